@@ -1,0 +1,56 @@
+package inbox
+
+import "time"
+
+// Reason says why a message was set aside.
+type Reason string
+
+const (
+	// ReasonAttempts: the handler failed MaxAttempts times.
+	ReasonAttempts Reason = "attempts"
+	// ReasonPermanent: the handler returned a Permanent error.
+	ReasonPermanent Reason = "permanent"
+	// ReasonMissingID: the message has no ID, so a duplicate could not be told.
+	ReasonMissingID Reason = "missing_id"
+	// ReasonTooOld: the message is older than the retention, so its record may be gone.
+	ReasonTooOld Reason = "too_old"
+	// ReasonIDReused: the ID was recorded with another payload.
+	ReasonIDReused Reason = "id_reused"
+	// ReasonBehind: an earlier message with the same key is set aside (ParkKey).
+	ReasonBehind Reason = "behind"
+)
+
+// DeadLetter is a message that was set aside, whole, until a person redrives or
+// discards it.
+type DeadLetter struct {
+	// Number orders dead letters as they were written. Assigned by the store.
+	Number int64
+
+	Consumer string
+	Reason   Reason
+
+	// Error is the text of the last error; empty for ReasonBehind.
+	Error    string
+	Attempts int
+	Message  Message
+
+	// ParksKey: messages with the same topic and key wait behind this one.
+	ParksKey bool
+
+	CreatedAt time.Time
+}
+
+// Filter selects dead letters of one inbox. Conditions are joined by "and";
+// the zero Filter selects all of them.
+type Filter struct {
+	Numbers   []int64
+	Reason    Reason
+	Topic     string
+	MessageID string
+	// Key selects by ordering key; nil: any.
+	Key []byte
+	// Since and Before bound CreatedAt: Since ≤ CreatedAt < Before.
+	Since, Before time.Time
+	// Limit bounds how many are selected, oldest first. Zero: 1,000.
+	Limit int
+}

@@ -1,0 +1,53 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+// Store is what an Inbox needs from a database, over its transaction type.
+// Package storetest holds the conformance suite every Store passes. All errors
+// are, or wrap, the sentinels of package idempotency.
+type Store[Tx any] interface {
+	idempotency.Store[Tx]
+
+	// Check returns nil if the store answers and its schema is current, else
+	// an error that is ErrUnavailable or ErrNotMigrated and says what to do.
+	Check(ctx context.Context) error
+
+	// CountAttempt counts one failed attempt at a record in a transaction of
+	// its own and returns the number so far. The count lives for retention.
+	CountAttempt(ctx context.Context, scope, key, cause string, retention time.Duration) (int, error)
+
+	// ParkedKeys reports, for each key of topic, whether messages with that key
+	// wait behind a dead letter of the consumer. Until tx ends, those that are
+	// parked stay parked.
+	ParkedKeys(ctx context.Context, tx Tx, consumer, topic string, keys [][]byte) ([]bool, error)
+
+	// AddDeadLetters writes dead letters in tx, in their order, and parks the
+	// keys of those that have ParksKey.
+	AddDeadLetters(ctx context.Context, tx Tx, letters []DeadLetter) error
+
+	// DeadLetters lists the consumer's selected dead letters, oldest first.
+	DeadLetters(ctx context.Context, consumer string, filter Filter) ([]DeadLetter, error)
+
+	// TakeDeadLetter removes one dead letter and runs work on it in the same
+	// transaction, and frees its key if it was the last one there. ErrGone:
+	// somebody else removed it. ErrBehind: an older one parks the same key.
+	TakeDeadLetter(ctx context.Context, consumer string, number int64, work func(ctx context.Context, tx Tx, letter DeadLetter) error) error
+
+	// FailDeadLetter adds one attempt and its error to a dead letter whose
+	// redrive failed.
+	FailDeadLetter(ctx context.Context, consumer string, number int64, cause string) error
+
+	// DiscardDeadLetters deletes the selected dead letters and returns how
+	// many there were. Keys without dead letters are freed.
+	DiscardDeadLetters(ctx context.Context, consumer string, filter Filter) (int, error)
+
+	// Prune deletes at most limit expired records and attempt counts in one
+	// short transaction and returns how many. If another Prune is at work
+	// anywhere on this store, it returns 0 at once.
+	Prune(ctx context.Context, limit int) (int, error)
+}

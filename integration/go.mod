@@ -1,0 +1,7 @@
+module github.com/onceward/onceward/integration
+
+go 1.26.0
+
+require github.com/onceward/onceward v0.0.0
+
+replace github.com/onceward/onceward => ../
