@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/onceward/onceward/idempotency"
@@ -51,3 +52,12 @@ type Store[Tx any] interface {
 	// anywhere on this store, it returns 0 at once.
 	Prune(ctx context.Context, limit int) (int, error)
 }
+
+// Errors of TakeDeadLetter.
+var (
+	// ErrGone: the dead letter was redriven or discarded by somebody else.
+	ErrGone = errors.New("dead letter is gone")
+
+	// ErrBehind: an older dead letter parks the same key and must go first.
+	ErrBehind = errors.New("an older dead letter with the same key comes first")
+)
