@@ -43,7 +43,9 @@ type DeadLetter struct {
 // Filter selects dead letters of one inbox. Conditions are joined by "and";
 // the zero Filter selects all of them.
 type Filter struct {
-	Numbers   []int64
+	Numbers []int64
+	// After selects larger Numbers only: with Limit, it reads page by page.
+	After     int64
 	Reason    Reason
 	Topic     string
 	MessageID string
@@ -51,6 +53,7 @@ type Filter struct {
 	Key []byte
 	// Since and Before bound CreatedAt: Since ≤ CreatedAt < Before.
 	Since, Before time.Time
-	// Limit bounds how many are selected, oldest first. Zero: 1,000.
+	// Limit bounds how many are selected, oldest first. Zero: 1,000 in a
+	// list; Redrive and Discard of an Inbox then go on until none is left.
 	Limit int
 }

@@ -1,0 +1,96 @@
+package inbox
+
+import "strings"
+
+// Names of headers that carry the ID of a message, in the order they are asked.
+const (
+	// HeaderID is the header that Onceward's own publishers set.
+	HeaderID = "onceward-id"
+
+	headerDebeziumID = "id"
+)
+
+// cloudEvents are the spellings of CloudEvents' id and source in its protocol
+// bindings: Kafka's, and AMQP's two.
+var cloudEvents = [...]struct{ id, source string }{
+	{"ce_id", "ce_source"},
+	{"cloudEvents:id", "cloudEvents:source"},
+	{"cloudEvents_id", "cloudEvents_source"},
+}
+
+// Identity says where adapters find the ID of a message. The first place that
+// holds one wins:
+//
+//  1. the header "onceward-id", set by Onceward's publishers;
+//  2. CloudEvents: "ce_id", whose Source becomes "ce_source" (in AMQP also
+//     "cloudEvents:id" and "cloudEvents_id");
+//  3. the broker's own property: AMQP message_id, SQS deduplication id;
+//  4. the header "id" of Debezium's outbox event router;
+//  5. the Headers listed here;
+//  6. what Missing returns.
+//
+// Header names match exactly first, then without case; empty values count as
+// absent. The zero Identity is ready to use: a message without an ID is then set
+// aside as a dead letter.
+type Identity struct {
+	// Headers are names of further headers that carry an ID.
+	Headers []string
+
+	// Missing gives an ID to a message that has none, such as PositionID or a
+	// function of the payload. It must return the same ID on every redelivery,
+	// so never a random one. Nil, or an empty result: the message is set aside
+	// with ReasonMissingID.
+	Missing func(Message) string
+}
+
+// PositionID identifies a message by where the broker holds it. It tells
+// redeliveries, but not a message that its producer sent twice; and a topic
+// that was deleted and made again counts from the start, so that its new
+// messages look like duplicates.
+func PositionID(m Message) string { return m.Position }
+
+// Resolve sets m.ID, and m.Source for CloudEvents with a source. native is the
+// broker's own message id, empty if there is none.
+func (identity Identity) Resolve(m *Message, native string) {
+	if m.ID = headerText(m.Headers, HeaderID); m.ID != "" {
+		return
+	}
+	for _, names := range cloudEvents {
+		if m.ID = headerText(m.Headers, names.id); m.ID != "" {
+			if source := headerText(m.Headers, names.source); source != "" {
+				m.Source = source
+			}
+			return
+		}
+	}
+	if m.ID = native; m.ID != "" {
+		return
+	}
+	if m.ID = headerText(m.Headers, headerDebeziumID); m.ID != "" {
+		return
+	}
+	for _, name := range identity.Headers {
+		if m.ID = headerText(m.Headers, name); m.ID != "" {
+			return
+		}
+	}
+	if identity.Missing != nil {
+		m.ID = identity.Missing(*m)
+	}
+}
+
+// headerText returns the first value that is not empty of the header with
+// exactly this name, else of one that differs in case only.
+func headerText(headers []Header, name string) string {
+	for _, h := range headers {
+		if h.Name == name && len(h.Value) > 0 {
+			return string(h.Value)
+		}
+	}
+	for _, h := range headers {
+		if len(h.Value) > 0 && strings.EqualFold(h.Name, name) {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
