@@ -1,0 +1,2 @@
+// Package kafka reads Kafka topics into an inbox.
+package kafka
