@@ -1,0 +1,204 @@
+package stack
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+)
+
+// Broker is where a Kafka broker listens. With ONCEWARD_TEST_KAFKA only Addr is known; a test of SASL or TLS then takes
+// the broker of NewKafka.
+type Broker struct {
+	Addr    string // host:port, plain text
+	SASL    string // host:port, PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512
+	SASLTLS string // host:port, the same over TLS
+	TLS     string // host:port, TLS without authentication
+
+	User, Password string         // of the SASL listeners
+	CAFile         string         // PEM file of the CA that signed the server's certificate
+	CA             *x509.CertPool // the same CA
+}
+
+// KafkaServer is a broker of one test's own. Kill, Stop and Start keep its ports and its data.
+type KafkaServer struct {
+	controlled
+	broker Broker
+}
+
+// Addr is the plain-text listener, host:port.
+func (k *KafkaServer) Addr() string { return k.broker.Addr }
+
+// Broker tells all listeners.
+func (k *KafkaServer) Broker() Broker { return k.broker }
+
+// kafkaBroker is a broker, whoever runs it.
+type kafkaBroker struct {
+	Broker
+	back backend // nil: somebody else's broker
+	what string  // "Apache Kafka 4.4.0 (native)"
+}
+
+var sharedKafka shared[*kafkaBroker]
+
+// Kafka returns the shared broker, one node of Apache Kafka in KRaft mode. It creates no topics by itself: see Topic.
+func Kafka(t testing.TB) Broker {
+	t.Helper()
+	return sharedKafka.get(t, func(ctx context.Context) (*kafkaBroker, error) {
+		k, err := findKafka(ctx)
+		if err != nil {
+			return nil, err
+		}
+		announce("%s", k.what)
+		return k, nil
+	}).Broker
+}
+
+// NewKafka starts a broker for this test alone, on a quick session towards its controller: after Kill, Start takes about 5 s.
+// It stops when the test ends.
+func NewKafka(t testing.TB) *KafkaServer {
+	t.Helper()
+	k, err := startKafka(context.Background())
+	if err != nil {
+		t.Fatalf("stack: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := k.back.kill(context.Background()); err != nil {
+			t.Errorf("stack: end %s: %v", k.what, err)
+		}
+	})
+	return &KafkaServer{
+		controlled: controlled{t: t, name: k.what, back: k.back, probe: k.serves},
+		broker:     k.Broker,
+	}
+}
+
+// findKafka takes the broker that the environment names, or starts the shared one.
+func findKafka(ctx context.Context) (*kafkaBroker, error) {
+	if given := os.Getenv("ONCEWARD_TEST_KAFKA"); given != "" {
+		k := &kafkaBroker{Broker: Broker{Addr: given}, what: "Apache Kafka at " + given + " (ONCEWARD_TEST_KAFKA)"}
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		if err := poll(ctx, k.serves); err != nil {
+			return nil, fmt.Errorf("ONCEWARD_TEST_KAFKA names a broker that does not answer: %w", err)
+		}
+		return k, nil
+	}
+	k, err := startKafka(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held.atExit(k.back.kill) // nothing on it is worth an orderly end
+	return k, nil
+}
+
+// startKafka starts a new broker and waits until it serves.
+func startKafka(ctx context.Context) (*kafkaBroker, error) {
+	k, err := nativeKafka(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return k, launch(ctx, k.what, k.back, k.serves)
+}
+
+// serves is nil once the broker answers, knows itself and coordinates groups: the coordinator's own topic is made by the
+// first question for it, and a broker that just came back refuses groups for a moment.
+func (k *kafkaBroker) serves(ctx context.Context) error {
+	client, done := kafkaClient(k.Addr)
+	defer done()
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{Topics: []string{}})
+	if err != nil {
+		return fmt.Errorf("ask for metadata: %w", err)
+	}
+	if len(meta.Brokers) == 0 {
+		return errors.New("the cluster has no broker yet")
+	}
+	found, err := client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Key: "onceward-stack", KeyType: kafka.CoordinatorKeyTypeConsumer})
+	if err != nil {
+		return fmt.Errorf("ask for a group's coordinator: %w", err)
+	}
+	if found.Error != nil {
+		return fmt.Errorf("no coordinator for groups yet: %w", found.Error)
+	}
+	_, err = client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: "onceward-stack", Topics: map[string][]int{}})
+	if err != nil {
+		return fmt.Errorf("the coordinator of groups is not ready: %w", err)
+	}
+	return nil
+}
+
+// kafkaClient is a client whose connections and goroutines end with done.
+func kafkaClient(addr string) (client *kafka.Client, done func()) {
+	transport := &kafka.Transport{DialTimeout: 5 * time.Second}
+	return &kafka.Client{Addr: kafka.TCP(addr), Timeout: 10 * time.Second, Transport: transport}, transport.CloseIdleConnections
+}
+
+// nativeKafka formats a data folder and makes the process that will serve it.
+func nativeKafka(ctx context.Context) (*kafkaBroker, error) {
+	libs, err := kafkaJars(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := held.folder("kafka")
+	if err != nil {
+		return nil, err
+	}
+	ports, err := reserveKafkaPorts()
+	if err != nil {
+		return nil, err
+	}
+	certs, err := newCertificates()
+	if err != nil {
+		return nil, err
+	}
+	properties := filepath.Join(dir, "server.properties")
+	logging := filepath.Join(dir, "log4j2.properties")
+	for file, content := range map[string][]byte{
+		properties:                         []byte(kafkaProperties(dir, "127.0.0.1", ports)),
+		logging:                            []byte(kafkaLogging),
+		filepath.Join(dir, "keystore.pem"): certs.keystore,
+		filepath.Join(dir, "ca.pem"):       certs.ca,
+	} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			return nil, fmt.Errorf("write Kafka's configuration: %w", err)
+		}
+	}
+	java := javaCommand(filepath.Join(libs, "*"), logging)
+	var self *account
+	if err := self.run(ctx, dir, append(java, kafkaFormat(properties)...)...); err != nil {
+		return nil, fmt.Errorf("format Kafka's storage: %w", err)
+	}
+	return &kafkaBroker{
+		Broker: brokerAt(ports, filepath.Join(dir, "ca.pem"), certs),
+		what:   "Apache Kafka " + kafkaVersion + " (native)",
+		back: &process{
+			argv:    append(java, "kafka.Kafka", properties),
+			dir:     dir,
+			logPath: filepath.Join(dir, "log"),
+			stopBy:  syscall.SIGTERM,
+		},
+	}, nil
+}
+
+// javaCommand starts Java so that a broker is up soon: no second compiler tier, one garbage collector thread.
+func javaCommand(classPath, logging string) []string {
+	return []string{
+		"java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Dlog4j2.configurationFile=" + logging, "-cp", classPath,
+	}
+}
+
+func brokerAt(p kafkaPorts, caFile string, certs *certificates) Broker {
+	return Broker{
+		Addr: loopback(p.plain), SASL: loopback(p.sasl), SASLTLS: loopback(p.saslTLS), TLS: loopback(p.tls),
+		User: kafkaUser, Password: kafkaPassword,
+		CAFile: caFile, CA: certs.pool,
+	}
+}

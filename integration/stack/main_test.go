@@ -1,0 +1,10 @@
+package stack_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/onceward/onceward/integration/stack"
+)
+
+func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
