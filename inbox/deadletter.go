@@ -37,6 +37,7 @@ type DeadLetter struct {
 	// ParksKey: messages with the same topic and key wait behind this one.
 	ParksKey bool
 
+	// CreatedAt is when it was written. Assigned by the store, on its clock.
 	CreatedAt time.Time
 }
 
