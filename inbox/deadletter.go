@@ -44,6 +44,7 @@ type DeadLetter struct {
 // Filter selects dead letters of one inbox. Conditions are joined by "and";
 // the zero Filter selects all of them.
 type Filter struct {
+	// Numbers selects by number; nil: any, empty: none.
 	Numbers []int64
 	// After selects larger Numbers only: with Limit, it reads page by page.
 	After     int64

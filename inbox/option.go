@@ -47,10 +47,10 @@ func Batch(messages int) Option {
 }
 
 // MaxAttempts is after how many failed attempts a message is set aside as a dead
-// letter. Default 10: with the default backoff about a minute of trying on average,
-// which outlives a restart of whatever the handler depends on. Attempts are
-// counted in the store and survive restarts; outages of the store and ended
-// contexts spend none.
+// letter. Default 10: with the default backoff half a minute of trying on average,
+// enough for a restart of what the handler depends on. Attempts are counted in
+// the store and survive rollbacks and restarts; outages of the store, ended
+// contexts and claims in progress elsewhere spend none.
 func MaxAttempts(attempts int) Option {
 	return func(c *config) { c.maxAttempts = attempts }
 }

@@ -1,10 +1,14 @@
 package inbox
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // Stats are the counts of an Inbox since it was made.
 type Stats struct {
-	// Processed, Duplicates and Failed count messages by outcome.
+	// Processed, Duplicates and Failed count messages by outcome; Failed also
+	// redrives that failed again.
 	Processed, Duplicates, Failed int64
 	// Parked counts messages set aside, by reason.
 	Parked map[Reason]int64
@@ -32,6 +36,29 @@ type counters struct {
 	processed, duplicates, failed, retries, outages, abandoned, redriven, discarded, pruned atomic.Int64
 
 	parked [len(reasons)]atomic.Int64
+}
+
+func (c *counters) count(kind EventKind, reason Reason, n int64) {
+	switch kind {
+	case EventProcessed:
+		c.processed.Add(n)
+	case EventDuplicate:
+		c.duplicates.Add(n)
+	case EventFailed:
+		c.failed.Add(n)
+	case EventParked:
+		c.parked[slices.Index(reasons[:], reason)].Add(n)
+	case EventOutage:
+		c.outages.Add(n)
+	case EventAbandoned:
+		c.abandoned.Add(n)
+	case EventRedriven:
+		c.redriven.Add(n)
+	case EventDiscarded:
+		c.discarded.Add(n)
+	case EventPruned:
+		c.pruned.Add(n)
+	}
 }
 
 func (c *counters) snapshot() Stats {

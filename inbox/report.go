@@ -1,0 +1,96 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+// settled reports a committed message. On the good path, nobody listening, it
+// costs a counter and a check.
+func (in *Inbox[Tx]) settled(ctx context.Context, m *Message, s settled, took time.Duration) {
+	kind := EventProcessed
+	switch s.outcome {
+	case Duplicate:
+		kind = EventDuplicate
+	case Parked:
+		kind = EventParked
+	}
+	if s.reason == "" && in.hook == nil && !in.logger.Enabled(ctx, slog.LevelDebug) {
+		in.counters.count(kind, "", 1)
+		return
+	}
+	in.report(ctx, Event{Kind: kind, Message: *m, Count: 1, Reason: s.reason, Duration: took, Err: s.reason.err()})
+}
+
+// report counts an event, passes it to the hook and logs it. It adds consumer
+// and level, and leaves of the message what may be shown.
+func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
+	event.Level = level(event)
+	event.Consumer = in.consumer
+	event.Message = Message{ID: event.Message.ID, Topic: event.Message.Topic, Position: event.Message.Position}
+	in.counters.count(event.Kind, event.Reason, int64(event.Count))
+	if in.hook != nil {
+		in.hook(ctx, event)
+	}
+	if !in.logger.Enabled(ctx, event.Level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 10)
+	attrs = append(attrs, slog.String("consumer", event.Consumer))
+	if event.Message.Topic != "" {
+		attrs = append(attrs,
+			slog.String("message_id", idempotency.StoredForm(event.Message.ID)),
+			slog.String("topic", event.Message.Topic),
+			slog.String("position", event.Message.Position))
+	}
+	if event.Reason != "" {
+		attrs = append(attrs, slog.String("reason", string(event.Reason)))
+	}
+	if event.Attempts > 0 {
+		attrs = append(attrs, slog.Int("attempts", event.Attempts))
+	}
+	if event.Count > 1 {
+		attrs = append(attrs, slog.Int("count", event.Count))
+	}
+	if event.Err != nil {
+		attrs = append(attrs, slog.String("error", errorText(event.Err)))
+	}
+	if panicked, ok := errors.AsType[*PanicError](event.Err); ok {
+		attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
+	}
+	in.logger.LogAttrs(ctx, event.Level, logLines[event.Kind], attrs...)
+}
+
+var logLines = map[EventKind]string{
+	EventProcessed: "inbox: message processed",
+	EventDuplicate: "inbox: duplicate skipped",
+	EventParked:    "inbox: message set aside as a dead letter",
+	EventFailed:    "inbox: message failed, it will be tried again",
+	EventRedriven:  "inbox: dead letter redriven",
+	EventDiscarded: "inbox: dead letters discarded",
+	EventPruned:    "inbox: expired records pruned",
+	EventOutage:    "inbox: store is out, nothing is handled until it is back",
+	EventAbandoned: "inbox: handler does not return, its goroutine is left behind",
+}
+
+// level: what a person must act on is an error, what heals itself a warning.
+func level(event Event) slog.Level {
+	switch event.Kind {
+	case EventParked:
+		if event.Reason == ReasonBehind {
+			return slog.LevelWarn
+		}
+		return slog.LevelError
+	case EventAbandoned, EventOutage:
+		return slog.LevelError
+	case EventFailed:
+		return slog.LevelWarn
+	case EventRedriven, EventDiscarded:
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}

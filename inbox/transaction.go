@@ -1,0 +1,194 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// grace is how long a handler may take to return once its context is cancelled.
+const grace = time.Second
+
+// transaction watches one transaction of the store, which runs in a goroutine of
+// its own so that a handler that never returns can be left behind.
+//
+//	storing ──enter──▶ handling ──leave──▶ storing … ──finish──▶ committing
+//	   │                  │ HandlerTimeout or ctx ended: handler's ctx cancelled
+//	   │ ctx ended        │ a second later, still handling: abandoned
+//	   ▼                  ▼
+//	 stopped            stopped
+//
+// Stopped means that the transaction's context is cancelled: the store rolls it
+// back even while the handler runs on. From committing on nothing interferes, so
+// that a commit is never made uncertain for the sake of a second.
+//
+// An abandoned goroutine finds out in leave and touches nothing but its own
+// transaction afterwards; that is why a transaction's working memory is never reused.
+type transaction struct {
+	done chan struct{}
+	err  error // valid once done is closed
+
+	mu        sync.Mutex
+	phase     phase
+	entered   time.Time // when the running call of the handler began
+	message   *Message  // what it was called with, the first one in bulk
+	told      time.Time // when its context was cancelled; zero: not yet
+	why       error     // why it was cancelled
+	cancel    context.CancelCauseFunc
+	timedOut  bool
+	abandoned *abandonedError
+}
+
+type phase uint8
+
+const (
+	storing phase = iota
+	handling
+	committing
+)
+
+// transact runs body in a goroutine and waits for it, or until its handler is
+// abandoned. body must run on the context it gets.
+func (in *Inbox[Tx]) transact(ctx context.Context, body func(ctx context.Context, t *transaction) error) error {
+	t := &transaction{done: make(chan struct{})}
+	// The end of the caller's context must reach the handler before it reaches
+	// the store, which would cut the connection under a handler about to finish.
+	txCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	go func() {
+		t.err = errGoexit // stays if the handler ends this goroutine: that can't be stopped
+		defer close(t.done)
+		defer stop(nil)
+		t.err = body(txCtx, t)
+	}()
+	start := time.Now()
+	err := t.wait(ctx, stop, in.handlerTimeout)
+	if abandoned, ok := errors.AsType[*abandonedError](err); ok {
+		in.report(ctx, Event{Kind: EventAbandoned, Message: abandoned.message, Count: 1, Duration: time.Since(start), Err: err})
+	}
+	return err
+}
+
+// wait returns the outcome of the transaction. It must see every change of
+// phase in time only while a handler runs, so it looks when a timer says that
+// one may be due.
+func (t *transaction) wait(ctx context.Context, stop context.CancelCauseFunc, timeout time.Duration) error {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	ended := ctx.Done()
+	for {
+		select {
+		case <-t.done:
+			return t.err
+		case <-ended:
+			ended = nil
+		case <-timer.C:
+		}
+		again, err := t.inspect(ctx, stop, timeout)
+		if err != nil {
+			return err
+		}
+		timer.Reset(again)
+	}
+}
+
+// inspect cancels what is overdue and says when to look again. An error means
+// that the handler was abandoned.
+func (t *transaction) inspect(ctx context.Context, stop context.CancelCauseFunc, timeout time.Duration) (again time.Duration, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	ended := ctx.Err() != nil
+	if t.phase != handling {
+		if t.phase == storing && ended {
+			t.tell(now, context.Cause(ctx))
+			stop(t.why)
+		}
+		return timeout, nil
+	}
+	if t.told.IsZero() {
+		switch due := t.entered.Add(timeout).Sub(now); {
+		case ended:
+			t.tell(now, context.Cause(ctx))
+		case due <= 0:
+			t.timedOut = true
+			t.tell(now, ErrHandlerTimeout)
+		default:
+			return due, nil
+		}
+		return grace, nil
+	}
+	if due := t.told.Add(grace).Sub(now); due > 0 {
+		return due, nil
+	}
+	t.abandoned = &abandonedError{t.why, *t.message}
+	stop(t.why)
+	return 0, t.abandoned
+}
+
+func (t *transaction) tell(now time.Time, why error) {
+	t.told, t.why = now, why
+	if t.cancel != nil {
+		t.cancel(why)
+	}
+}
+
+// handlerContext returns the context for the handlers of this transaction.
+func (t *transaction) handlerContext(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cancel = cancel
+	if !t.told.IsZero() {
+		cancel(t.why)
+	}
+	return ctx, cancel
+}
+
+// enter is called before each call of a handler; an error means not to call.
+func (t *transaction) enter(m *Message) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.told.IsZero() {
+		return t.why
+	}
+	t.phase, t.entered, t.message = handling, time.Now(), m
+	return nil
+}
+
+// leave is deferred around each call of a handler.
+func (t *transaction) leave(err *error) {
+	if value := recover(); value != nil {
+		*err = &PanicError{Value: value, Stack: debug.Stack()}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase = storing
+	switch {
+	case t.abandoned != nil:
+		*err = t.abandoned
+	case t.timedOut && *err != nil:
+		*err = fmt.Errorf("%w: %w", ErrHandlerTimeout, *err)
+	}
+}
+
+// finish is the last thing that happens before the commit.
+func (t *transaction) finish() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.phase = committing
+}
+
+// abandonedError is the failure of a handler that was left behind.
+type abandonedError struct {
+	why     error
+	message Message
+}
+
+func (e *abandonedError) Error() string {
+	return fmt.Sprintf("%v, and it did not return within %v of being told: its goroutine was left behind", e.why, grace)
+}
+
+func (e *abandonedError) Unwrap() error { return e.why }
