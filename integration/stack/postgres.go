@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,10 +62,11 @@ func Postgres(t testing.TB) string {
 	return server.database(t)
 }
 
-// NewPostgres starts a server for this test alone. It stops when the test ends.
-func NewPostgres(t testing.TB) *PostgresServer {
+// NewPostgres starts a server for this test alone. It stops when the test ends. Each setting is "name=value" and wins over
+// the stack's own, as in "fsync=on" for a benchmark of commits.
+func NewPostgres(t testing.TB, settings ...string) *PostgresServer {
 	t.Helper()
-	p, err := startPostgres(context.Background())
+	p, err := startPostgres(context.Background(), settings...)
 	if err != nil {
 		t.Fatalf("stack: %v", err)
 	}
@@ -156,8 +158,8 @@ func findPostgres(ctx context.Context) (*postgres, error) {
 }
 
 // startPostgres starts a new server and waits until it serves.
-func startPostgres(ctx context.Context) (*postgres, error) {
-	p, err := nativePostgres(ctx)
+func startPostgres(ctx context.Context, settings ...string) (*postgres, error) {
+	p, err := nativePostgres(ctx, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +175,7 @@ func startPostgres(ctx context.Context) (*postgres, error) {
 }
 
 // nativePostgres makes a data folder and the process that will serve it.
-func nativePostgres(ctx context.Context) (*postgres, error) {
+func nativePostgres(ctx context.Context, settings []string) (*postgres, error) {
 	bin, err := postgresPrograms(ctx)
 	if err != nil {
 		return nil, err
@@ -201,7 +203,7 @@ func nativePostgres(ctx context.Context) (*postgres, error) {
 		filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 	}
-	for _, s := range postgresSettings {
+	for _, s := range slices.Concat(postgresSettings, settings) { // of two settings of one name the last one wins
 		argv = append(argv, "-c", s)
 	}
 	return &postgres{
