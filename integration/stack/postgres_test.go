@@ -92,4 +92,3 @@ func TestPostgresKeepsPortAndDataOverKillAndStop(t *testing.T) {
 		t.Errorf("%d rows after two restarts, want the 2 that were committed", n)
 	}
 }
-
