@@ -1,0 +1,328 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/inbox"
+)
+
+// fakeStore keeps everything in memory and fails on request. Like a database it
+// makes a claim wait for the transaction that holds it, rolls back when the
+// context ends, and runs the work in the caller's goroutine.
+type fakeStore struct {
+	mu       sync.Mutex
+	records  map[string]*fakeRecord
+	attempts map[string]int
+	letters  []inbox.DeadLetter
+	number   int64
+	effects  []string
+	expired  int
+
+	// Faults, each used once, in order: nil entries are no fault.
+	beginFaults  []error
+	commitFaults []commitFault
+	countFaults  []error
+	listFaults   []error
+	pruneFaults  []error
+
+	atomics, prunes int
+	claims          []idempotency.Claim
+}
+
+// commitFault is an error of COMMIT; the transaction may be committed all the same.
+type commitFault struct {
+	err       error
+	committed bool
+}
+
+type fakeRecord struct {
+	fingerprint []byte
+	holder      *fakeTx // nil: committed
+}
+
+// fakeClaimWait is how long a claim waits for another transaction.
+const fakeClaimWait = 100 * time.Millisecond
+
+var errConnection = errors.New("connection is closed")
+
+func newFakeStore() *fakeStore {
+	return &fakeStore{records: map[string]*fakeRecord{}, attempts: map[string]int{}}
+}
+
+// fakeTx collects effects until it is committed.
+type fakeTx struct {
+	store   *fakeStore
+	ended   chan struct{}
+	severed bool
+	over    bool
+	held    []string
+	effects []string
+	letters []inbox.DeadLetter
+	taken   int64
+}
+
+// Do has an effect in the transaction.
+func (tx *fakeTx) Do(effect string) error {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	if tx.over {
+		return errConnection
+	}
+	tx.effects = append(tx.effects, effect)
+	return nil
+}
+
+// Commit is what a handler must not do.
+func (tx *fakeTx) Commit() { tx.end(true) }
+
+// Rollback is what a handler must not do either.
+func (tx *fakeTx) Rollback() { tx.end(false) }
+
+// end commits or rolls back, once, and reports whether it did.
+func (tx *fakeTx) end(commit bool) bool {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tx.over {
+		return false
+	}
+	tx.over = true
+	for _, key := range tx.held {
+		if commit {
+			s.records[key].holder = nil
+		} else {
+			delete(s.records, key)
+		}
+	}
+	if commit {
+		s.effects = append(s.effects, tx.effects...)
+		for _, letter := range tx.letters {
+			s.number++
+			letter.Number = s.number
+			s.letters = append(s.letters, letter)
+		}
+		s.letters = slices.DeleteFunc(s.letters, func(l inbox.DeadLetter) bool { return l.Number == tx.taken })
+	}
+	close(tx.ended)
+	return true
+}
+
+func next[F any](s *fakeStore, faults *[]F) (fault F) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(*faults) > 0 {
+		fault, *faults = (*faults)[0], (*faults)[1:]
+	}
+	return fault
+}
+
+// transaction runs work and decides how it ends.
+func (s *fakeStore) transaction(ctx context.Context, claims []idempotency.Claim, work func(tx *fakeTx, verdicts []idempotency.Verdict) error) error {
+	s.mu.Lock()
+	s.atomics++
+	s.claims = append(s.claims, claims...)
+	s.mu.Unlock()
+	if err := next(s, &s.beginFaults); err != nil {
+		return err
+	}
+	tx := &fakeTx{store: s, ended: make(chan struct{})}
+	defer tx.end(false)
+	release := context.AfterFunc(ctx, func() {
+		if tx.end(false) {
+			s.mu.Lock()
+			tx.severed = true
+			s.mu.Unlock()
+		}
+	})
+	defer release()
+	verdicts := make([]idempotency.Verdict, len(claims))
+	for i, claim := range claims {
+		if err := claim.Validate(); err != nil {
+			return err
+		}
+		verdict, err := s.claim(ctx, tx, claim)
+		if err != nil {
+			return err
+		}
+		verdicts[i] = verdict
+	}
+	if err := work(tx, verdicts); err != nil {
+		s.mu.Lock()
+		severed := tx.severed
+		s.mu.Unlock()
+		if severed {
+			return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, err)
+		}
+		return fmt.Errorf("fake: work: %w", err)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, ctx.Err())
+	}
+	if fault := next(s, &s.commitFaults); fault.err != nil {
+		tx.end(fault.committed)
+		return fault.err
+	}
+	if !tx.end(true) {
+		return idempotency.ErrTransactionEnded
+	}
+	return nil
+}
+
+func (s *fakeStore) claim(ctx context.Context, tx *fakeTx, claim idempotency.Claim) (idempotency.Verdict, error) {
+	key := claim.Scope + "\x00" + claim.Key
+	deadline := time.NewTimer(fakeClaimWait)
+	defer deadline.Stop()
+	for {
+		s.mu.Lock()
+		record := s.records[key]
+		switch {
+		case tx.over:
+			s.mu.Unlock()
+			return 0, fmt.Errorf("%w: %w", idempotency.ErrUnavailable, context.Cause(ctx))
+		case record == nil:
+			s.records[key] = &fakeRecord{fingerprint: claim.Fingerprint, holder: tx}
+			tx.held = append(tx.held, key)
+			s.mu.Unlock()
+			return idempotency.Fresh, nil
+		case record.holder == nil || record.holder == tx:
+			s.mu.Unlock()
+			if claim.Fingerprint != nil && record.fingerprint != nil && !bytes.Equal(claim.Fingerprint, record.fingerprint) {
+				return idempotency.Reused, nil
+			}
+			return idempotency.Duplicate, nil
+		}
+		holder := record.holder
+		s.mu.Unlock()
+		select {
+		case <-holder.ended:
+		case <-deadline.C:
+			return 0, idempotency.ErrInProgress
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%w: %w", idempotency.ErrUnavailable, context.Cause(ctx))
+		}
+	}
+}
+
+func (s *fakeStore) Atomic(ctx context.Context, claims []idempotency.Claim, work func(context.Context, *fakeTx, []idempotency.Verdict) error) error {
+	return s.transaction(ctx, claims, func(tx *fakeTx, verdicts []idempotency.Verdict) error { return work(ctx, tx, verdicts) })
+}
+
+func (s *fakeStore) Check(context.Context) error { return nil }
+
+func (s *fakeStore) CountAttempt(ctx context.Context, scope, key, _ string, _ time.Duration) (int, error) {
+	if err := next(s, &s.countFaults); err != nil {
+		return 0, err
+	}
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempts[scope+"\x00"+key]++
+	return s.attempts[scope+"\x00"+key], nil
+}
+
+func sameKey(a, b inbox.Message) bool { return a.Topic == b.Topic && bytes.Equal(a.Key, b.Key) }
+
+func (s *fakeStore) ParkedKeys(_ context.Context, _ *fakeTx, consumer, topic string, keys [][]byte) ([]bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	parked := make([]bool, len(keys))
+	for i, key := range keys {
+		parked[i] = slices.ContainsFunc(s.letters, func(l inbox.DeadLetter) bool {
+			return l.ParksKey && l.Consumer == consumer && sameKey(l.Message, inbox.Message{Topic: topic, Key: key})
+		})
+	}
+	return parked, nil
+}
+
+func (s *fakeStore) AddDeadLetters(_ context.Context, tx *fakeTx, letters []inbox.DeadLetter) error {
+	tx.letters = append(tx.letters, letters...)
+	return nil
+}
+
+func (s *fakeStore) DeadLetters(_ context.Context, consumer string, filter inbox.Filter) ([]inbox.DeadLetter, error) {
+	if err := next(s, &s.listFaults); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var selected []inbox.DeadLetter
+	limit := filter.Limit
+	if limit == 0 {
+		limit = 1000
+	}
+	for _, letter := range s.letters {
+		if letter.Consumer == consumer && letter.Number > filter.After && len(selected) < limit &&
+			(filter.Reason == "" || letter.Reason == filter.Reason) &&
+			(filter.MessageID == "" || letter.Message.ID == filter.MessageID) {
+			selected = append(selected, letter)
+		}
+	}
+	return selected, nil
+}
+
+func (s *fakeStore) TakeDeadLetter(ctx context.Context, consumer string, number int64, work func(context.Context, *fakeTx, inbox.DeadLetter) error) error {
+	s.mu.Lock()
+	i := slices.IndexFunc(s.letters, func(l inbox.DeadLetter) bool { return l.Number == number && l.Consumer == consumer })
+	if i < 0 {
+		s.mu.Unlock()
+		return inbox.ErrGone
+	}
+	letter := s.letters[i]
+	for _, older := range s.letters[:i] {
+		if letter.ParksKey && older.ParksKey && sameKey(older.Message, letter.Message) {
+			s.mu.Unlock()
+			return inbox.ErrBehind
+		}
+	}
+	s.mu.Unlock()
+	return s.transaction(ctx, nil, func(tx *fakeTx, _ []idempotency.Verdict) error {
+		tx.taken = number
+		return work(ctx, tx, letter)
+	})
+}
+
+func (s *fakeStore) FailDeadLetter(_ context.Context, _ string, number int64, cause string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.letters {
+		if s.letters[i].Number == number {
+			s.letters[i].Attempts++
+			s.letters[i].Error = cause
+			return nil
+		}
+	}
+	return inbox.ErrGone
+}
+
+func (s *fakeStore) DiscardDeadLetters(ctx context.Context, consumer string, filter inbox.Filter) (int, error) {
+	selected, err := s.DeadLetters(ctx, consumer, filter)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.letters = slices.DeleteFunc(s.letters, func(l inbox.DeadLetter) bool {
+		return slices.ContainsFunc(selected, func(d inbox.DeadLetter) bool { return d.Number == l.Number })
+	})
+	return len(selected), err
+}
+
+func (s *fakeStore) Prune(_ context.Context, limit int) (int, error) {
+	s.mu.Lock()
+	s.prunes++
+	s.mu.Unlock()
+	if err := next(s, &s.pruneFaults); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(limit, s.expired)
+	s.expired -= n
+	return n, nil
+}

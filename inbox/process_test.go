@@ -1,0 +1,239 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+func TestMessageIsHandledOnce(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.wantOutcomes(f.process(messages("a", "b")...), "processed, processed")
+	f.wantOutcomes(f.process(messages("b", "c", "a")...), "duplicate, processed, duplicate")
+	f.wantEffects("a", "b", "c")
+}
+
+func TestConsumersAndSourcesAreIndependent(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.process(message("a"))
+	other := message("a")
+	other.Source = "refunds"
+	f.wantOutcomes(f.process(other), "processed")
+	shipping := inbox.New(f.store, "shipping", func(_ context.Context, tx *fakeTx, m inbox.Message) error { return tx.Do("ship " + m.ID) })
+	results, err := shipping.Process(t.Context(), messages("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.wantOutcomes(results, "processed")
+	f.wantEffects("a", "a", "ship a")
+}
+
+func TestBatchSharesOneTransaction(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Batch(3))
+	f.wantOutcomes(f.process(messages("a", "b", "a", "c", "d")...), "processed, processed, duplicate, processed, processed")
+	f.wantEffects("a", "b", "c", "d")
+	f.wantCalls("a", "b", "c", "d")
+	if f.store.atomics != 2 {
+		t.Errorf("%d transactions for five messages in batches of three", f.store.atomics)
+	}
+}
+
+func TestBulkHandlerGetsTheNewMessagesOfABatchInOrder(t *testing.T) {
+	t.Parallel()
+	f := setupBulk(t, inbox.Batch(10))
+	f.process(message("b"))
+	f.wantOutcomes(f.process(messages("a", "b", "c", "a")...), "processed, duplicate, processed, duplicate")
+	f.wantCalls("b", "a+c")
+}
+
+func TestBulkHandlerIsNotCalledWithoutNewMessages(t *testing.T) {
+	t.Parallel()
+	f := setupBulk(t, inbox.Batch(10))
+	f.process(messages("a", "b")...)
+	f.wantOutcomes(f.process(messages("a", "b")...), "duplicate, duplicate")
+	f.wantCalls("a+b")
+}
+
+func TestFailedBatchIsRunOneByOneUpToTheFailedMessage(t *testing.T) {
+	t.Parallel()
+	for name, setup := range map[string]func(*testing.T, ...inbox.Option) *fixture{"each": setup, "bulk": setupBulk} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t, inbox.Batch(4))
+			f.failOn(errHandler, "c")
+			results := f.process(messages("a", "b", "c", "d", "e")...)
+			f.wantOutcomes(results, "processed, processed, failed, not run, not run")
+			wantError(t, results[2].Err, errHandler)
+			f.wantEffects("a", "b")
+			if n := f.attempts("c"); n != 1 {
+				t.Errorf("%d attempts counted; the batch's failure is none of its own", n)
+			}
+			if n := f.inbox.Stats().Retries; n != 1 {
+				t.Errorf("%d retries", n)
+			}
+		})
+	}
+}
+
+func TestMessagesBehindAFailedOneAreNotRun(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.failOn(errHandler, "b")
+	f.wantOutcomes(f.process(messages("a", "b", "c")...), "processed, failed, not run")
+	f.wantCalls("a", "b")
+}
+
+func TestProcessOfNothingIsNothing(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	if results := f.process(); len(results) != 0 || f.store.atomics != 0 {
+		t.Errorf("%v after %d transactions", results, f.store.atomics)
+	}
+}
+
+func TestMessageWithoutIDIsSetAsideOncePerDelivery(t *testing.T) {
+	t.Parallel()
+	for name, position := range map[string]string{"position": "orders/0/5", "no position": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t)
+			m := message("")
+			m.Position = position
+			f.wantOutcomes(f.process(m), "parked")
+			f.wantOutcomes(f.process(m), "duplicate")
+			f.wantLetters(" missing_id")
+			if position == "" {
+				m.Payload = append(m.Payload, '!')
+			} else {
+				m.Position = "orders/0/6"
+			}
+			f.wantOutcomes(f.process(m), "parked")
+			f.wantLetters(" missing_id", " missing_id")
+			f.wantCalls()
+		})
+	}
+}
+
+func TestDeliveryWithoutIDIsNoDuplicateOfAnIDThatLooksLikeItsPosition(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	lookalike := message("at:orders/0/5")
+	nameless := message("")
+	nameless.Position = "orders/0/5"
+	f.wantOutcomes(f.process(lookalike, nameless), "processed, parked")
+}
+
+func TestMissingIDsAndTooOldMessagesDoNotStopTheirBatch(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Batch(10))
+	old := message("old")
+	old.Time = time.Now().Add(-15 * day)
+	f.wantOutcomes(f.process(message("a"), message(""), old, message("b")), "processed, parked, parked, processed")
+	f.wantLetters(" missing_id", "old too_old")
+	if f.store.atomics != 1 {
+		t.Errorf("%d transactions", f.store.atomics)
+	}
+}
+
+func TestTooOldMessageIsSetAsideUnlessItsRecordExists(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Retention(day))
+	known, unknown := message("known"), message("unknown")
+	f.process(known)
+	known.Time = time.Now().Add(-day - time.Minute)
+	unknown.Time = known.Time
+	f.wantOutcomes(f.process(known, unknown), "duplicate, parked")
+	f.wantOutcomes(f.process(unknown), "duplicate")
+	f.wantLetters("unknown too_old")
+	young := message("young")
+	young.Time = time.Now().Add(-day + time.Minute)
+	f.wantOutcomes(f.process(young), "processed")
+}
+
+func TestRecordsLiveADayLongerThanMessagesMayBeOld(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Retention(3*day))
+	f.process(message("a"))
+	if got := f.store.claims[0].Retention; got != 4*day {
+		t.Errorf("claimed for %v", got)
+	}
+}
+
+func TestReusedIDIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.FingerprintPayload(), inbox.Batch(5))
+	other := message("a")
+	other.Payload = []byte("something else")
+	f.wantOutcomes(f.process(message("a"), other, message("b")), "processed, parked, processed")
+	f.wantOutcomes(f.process(message("a"), other), "duplicate, duplicate")
+	f.wantLetters("a id_reused")
+	f.wantEffects("a", "b")
+}
+
+func TestNoPayloadAndAnEmptyOneAreDifferent(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.FingerprintPayload())
+	tombstone, empty := message("a"), message("a")
+	tombstone.Payload, empty.Payload = nil, []byte{}
+	f.wantOutcomes(f.process(tombstone, empty), "processed, parked")
+	f.wantOutcomes(f.process(tombstone), "duplicate")
+}
+
+func TestPayloadIsNotComparedUnlessAsked(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	other := message("a")
+	other.Payload = []byte("encoded anew")
+	f.wantOutcomes(f.process(message("a"), other), "processed, duplicate")
+}
+
+func TestMessageWithoutSourceIsAnErrorOfTheAdapter(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	m := message("b")
+	m.Source = ""
+	results, err := f.inbox.Process(t.Context(), []inbox.Message{message("a"), m})
+	if err == nil || !strings.Contains(err.Error(), "Source of message 2 of 2 is empty") {
+		t.Errorf("error is %v", err)
+	}
+	f.wantOutcomes(results, "not run, not run")
+}
+
+func TestConcurrentDeliveriesHaveOneEffect(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Batch(7))
+	var ids []string
+	for i := range 50 {
+		ids = append(ids, fmt.Sprint(i))
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			results, err := f.inbox.Process(t.Context(), messages(ids...))
+			if err != nil {
+				t.Error(err)
+			}
+			for _, result := range results {
+				if !result.Settled() {
+					t.Errorf("%v", result)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(f.store.effects) != 50 {
+		t.Errorf("%d effects of 50 messages", len(f.store.effects))
+	}
+	stats := f.inbox.Stats()
+	if stats.Processed != 50 || stats.Duplicates != 7*50 {
+		t.Errorf("%+v", stats)
+	}
+}
