@@ -1,2 +1,103 @@
-// Package kafka reads Kafka topics into an inbox.
+// Package kafka reads Kafka topics into an inbox: every record is handled once,
+// whatever is delivered twice.
+//
+//	err := kafka.Consume(ctx, kafka.ConsumerConfig{
+//		Brokers: []string{"localhost:9092"},
+//		Group:   "billing",
+//		Topics:  []string{"orders"},
+//	}, billing) // an *inbox.Inbox
+//
+// Consume blocks until ctx ends, drains and returns. Run several of it, in one
+// process or many: members of a group share the partitions.
+//
+// It stands on segmentio/kafka-go: its ConsumerGroup for membership, its
+// Transport and the protocol's own fetch for reading. kafka-go's Reader is not
+// used, because it hands out queued messages after its generation has ended,
+// can't tell null from empty, and delivers aborted transactions.
+//
+// # A generation
+//
+// Each rebalance starts a generation, and with it this:
+//
+//	joining ──▶ reading ──▶ draining ──▶ committed ──▶ joining, or left
+//
+//	joining    the group coordinator assigns partitions
+//	reading    a fetcher for each partition, one fetch ahead of its lanes; lanes
+//	           hand messages to the inbox; one committer for all partitions
+//	draining   the generation has ended, or ctx has: nothing is fetched and no
+//	           new call to the inbox begins. Calls under way go on for
+//	           DrainTimeout while commits keep the session, then their context
+//	           is cancelled; at once if the broker says that we were evicted
+//	committed  the last offsets are committed with the same generation
+//
+// # A delivery
+//
+//	fetched ──▶ handed to the inbox ──▶ processed, duplicate or parked ──▶ settled
+//	                ▲         │
+//	                └─────────┴─ failed: wait RetryAfter; outage: wait, backing off
+//
+// A settled message moves the partition's watermark: the lowest offset that is
+// not settled yet. Only the watermark is committed, and only after the
+// database has. So a crash anywhere delivers again what was not committed, and
+// the inbox knows it. A message that fails is tried again where it is; in the
+// meantime its lane waits, since the messages behind it may depend on it.
+//
+// # What happens when
+//
+//	the process dies                redelivered from the watermark; duplicates
+//	the database is down            no message is handed on, fetching stops one
+//	                                fetch ahead; tried again with backoff; no
+//	                                attempts are spent
+//	a broker dies, a leader moves   retried with backoff, EventRetry
+//	the coordinator is lost         the generation ends; drained; joins again
+//	a rebalance                     drained, committed, joined again
+//	evicted (too slow, frozen)      handlers cancelled, EventHandlersCancelled;
+//	                                if one commits all the same, the record
+//	                                makes the redelivery a duplicate
+//	a handler ignores its context   EventAbandoned after 5 s, and Consume goes on
+//	                                (at the end it returns an error)
+//	a commit is refused             EventCommitDropped; redelivered; duplicates
+//	records deleted before we read  EventDataLoss with their number; reads on at
+//	                                the log's start
+//	the log ends before our offset  EventOffsetReset: the log was truncated or the
+//	                                topic made again; reads on at its end, after a
+//	                                second look. Records written to a new topic
+//	                                before that are not read
+//	a batch that can't be decoded   EventCorrupt; nothing behind it in the partition
+//	                                is delivered until a person acts
+//	an open transaction             waits for its end; EventStalled
+//	partitions added                the group's leader sees it within seconds and
+//	                                starts a rebalance
+//	a topic deleted                 EventTopicMissing; read again when it is back
+//
+// # Reading what is committed
+//
+// Brokers send aborted records too, with a list of aborted transactions; the
+// client has to leave them out. kafka-go doesn't, this package does. Set
+// Isolation to ReadUncommitted to see everything.
+//
+// # Memory
+//
+// BufferBytes bounds what is fetched and not handled. A record larger than
+// that still comes through, alone. Keys, payloads and header values are never
+// reused; those of one producer batch share an array, so a handler that keeps
+// a payload keeps its whole batch (usually 16 KiB to 1 MiB): copy what is kept.
+//
+// # Limits
+//
+// Kafka 1.0 to 4.x. No static membership, no cooperative rebalancing, no
+// KIP-848 groups: kafka-go has none, so a rebalance stops the group for as
+// long as its slowest member drains. A group can't be shared with Java,
+// librdkafka or franz-go clients; to come from one of those, use a new group
+// id: the inbox can't know what was handled elsewhere, so set the offsets of
+// the new group first (kafka-consumer-groups.sh --reset-offsets).
+//
+// # Seeing lag
+//
+// Offsets are committed to the group as by any consumer, at most 200 ms late:
+//
+//	kafka-consumer-groups.sh --bootstrap-server … --describe --group billing
+//
+// and every exporter of group lag works. EventStalled carries the lag of a
+// partition that stands still.
 package kafka

@@ -1,0 +1,116 @@
+package kafka
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// metadataInterval is how often the number of partitions is looked at, in the
+// transport's own picture of the cluster: it costs no request.
+const metadataInterval = time.Second
+
+// assignor assigns partitions when this member leads the group. It adds to
+// kafka-go's what that misses: where one topic is unknown, kafka-go finds no
+// partition of any topic, so a deleted topic would starve the others. It also
+// remembers what was assigned, to tell later whether partitions were added.
+//
+// The protocol stays kafka-go's "range", so hand-written kafka-go consumers can
+// be replaced one by one.
+type assignor struct {
+	kafka.RangeGroupBalancer
+	count func(context.Context) (map[string]int, error)
+
+	mu       sync.Mutex
+	assigned map[string]int // partitions by topic; nil if we did not lead
+}
+
+func (a *assignor) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
+	known := make(map[string]int)
+	for _, p := range partitions {
+		known[p.Topic]++
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), coordinatorTimeout)
+	defer cancel()
+	counts, err := a.count(ctx)
+	if err == nil {
+		for topic, n := range counts {
+			for id := known[topic]; id < n; id++ {
+				partitions = append(partitions, kafka.Partition{Topic: topic, ID: id})
+			}
+			known[topic] = max(known[topic], n)
+		}
+	}
+	a.mu.Lock()
+	a.assigned = known
+	a.mu.Unlock()
+	return a.RangeGroupBalancer.AssignGroups(members, partitions)
+}
+
+// take returns what this member assigned as the leader since the last call.
+func (a *assignor) take() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	assigned := a.assigned
+	a.assigned = nil
+	return assigned
+}
+
+// countPartitions returns the number of partitions by topic; topics that don't
+// exist are left out.
+func (c *consumer) countPartitions(ctx context.Context) (map[string]int, error) {
+	response, err := c.client.Metadata(ctx, &kafka.MetadataRequest{Topics: c.config.Topics})
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[string]int, len(response.Topics))
+	for _, topic := range response.Topics {
+		if topic.Error == nil {
+			counts[topic.Name] = len(topic.Partitions)
+		}
+	}
+	return counts, nil
+}
+
+// watchPartitions notices topics that go away and, where this member leads the
+// group, partitions that nobody has: it closes g.changed for a rebalance.
+func (g *generation) watchPartitions(ctx context.Context) {
+	assigned := g.assignor.take()
+	before := maps.Clone(assigned)
+	fewer := 0
+	for sleep(ctx, metadataInterval) {
+		counts, err := g.countPartitions(ctx)
+		if err != nil {
+			continue // the fetchers report it
+		}
+		for topic, n := range before {
+			if n > 0 && counts[topic] == 0 {
+				g.offsets.forget(topic)
+				g.events.report(ctx, inbox.Event{Kind: EventTopicMissing, Count: 1, Message: inbox.Message{Topic: topic}})
+			}
+		}
+		before = counts
+		if assigned == nil {
+			continue
+		}
+		for topic, n := range counts {
+			switch {
+			case n < assigned[topic]:
+				// Made again with fewer partitions, or an old picture.
+				if fewer++; fewer < 5 {
+					continue
+				}
+			case n == assigned[topic]:
+				continue
+			}
+			g.events.report(ctx, inbox.Event{Kind: EventPartitionsChanged, Count: n, Message: inbox.Message{Topic: topic}})
+			close(g.changed)
+			return
+		}
+	}
+}
