@@ -1,0 +1,92 @@
+package inbox_test
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+func header(name, value string) inbox.Header {
+	return inbox.Header{Name: name, Value: []byte(value)}
+}
+
+func TestMessageIDIsTheFirstThatIsPresent(t *testing.T) {
+	t.Parallel()
+	identity := inbox.Identity{
+		Headers: []string{"_watermill_message_uuid", "MessageId"},
+		Missing: inbox.PositionID,
+	}
+	// From the last resort to the first choice; each step adds one header.
+	m := inbox.Message{Source: "orders", Topic: "orders", Position: "orders/0/7"}
+	native := ""
+	for _, step := range []struct {
+		header     inbox.Header
+		native     string
+		id, source string
+	}{
+		{header("unrelated", "x"), "", "orders/0/7", "orders"},
+		{header("MessageId", "masstransit"), "", "masstransit", "orders"},
+		{header("_watermill_message_uuid", "watermill"), "", "watermill", "orders"},
+		{header("id", "debezium"), "", "debezium", "orders"},
+		{header("unrelated", "y"), "native", "native", "orders"},
+		{header("cloudEvents_source", "/amqp"), "", "native", "orders"},
+		{header("cloudEvents_id", "amqp-new"), "", "amqp-new", "/amqp"},
+		{header("cloudEvents:id", "amqp-old"), "", "amqp-old", "orders"},
+		{header("ce_id", "kafka"), "", "kafka", "orders"},
+		{header("ce_source", "/shop"), "", "kafka", "/shop"},
+		{header("onceward-id", "ours"), "", "ours", "orders"},
+	} {
+		m.Headers = append(m.Headers, step.header)
+		if step.native != "" {
+			native = step.native
+		}
+		got := m
+		identity.Resolve(&got, native)
+		if got.ID != step.id || got.Source != step.source {
+			t.Errorf("with %s: ID %q of source %q, want %q of %q", step.header.Name, got.ID, got.Source, step.id, step.source)
+		}
+	}
+}
+
+func TestZeroIdentityLeavesAMessageWithoutID(t *testing.T) {
+	t.Parallel()
+	m := message("stale")
+	inbox.Identity{}.Resolve(&m, "")
+	if m.ID != "" {
+		t.Errorf("ID is %q", m.ID)
+	}
+}
+
+func TestHeaderNamesMatchExactlyFirstThenWithoutCase(t *testing.T) {
+	t.Parallel()
+	m := inbox.Message{Headers: []inbox.Header{header("Onceward-Id", "folded"), header("onceward-id", "exact")}}
+	inbox.Identity{}.Resolve(&m, "")
+	if m.ID != "exact" {
+		t.Errorf("ID is %q", m.ID)
+	}
+	m.Headers = m.Headers[:1]
+	inbox.Identity{}.Resolve(&m, "")
+	if m.ID != "folded" {
+		t.Errorf("ID is %q", m.ID)
+	}
+}
+
+func TestEmptyIDCountsAsAbsent(t *testing.T) {
+	t.Parallel()
+	m := inbox.Message{Headers: []inbox.Header{
+		header("onceward-id", ""), {Name: "ce_id"}, header("id", ""), header("ID", "eventuate"), header("ce_source", "/shop"),
+	}, Source: "orders"}
+	inbox.Identity{}.Resolve(&m, "")
+	if m.ID != "eventuate" || m.Source != "orders" {
+		t.Errorf("ID is %q of source %q", m.ID, m.Source)
+	}
+}
+
+func TestMissingDerivesAnIDFromTheMessage(t *testing.T) {
+	t.Parallel()
+	m := message("")
+	inbox.Identity{Missing: func(m inbox.Message) string { return "derived from " + string(m.Payload) }}.Resolve(&m, "")
+	if m.ID != "derived from payload of " {
+		t.Errorf("ID is %q", m.ID)
+	}
+}

@@ -1,0 +1,67 @@
+package inbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+func TestBadConfigurationIsReportedByCheckAndProcessWithFieldAndFix(t *testing.T) {
+	t.Parallel()
+	nothing := func(context.Context, *fakeTx, inbox.Message) error { return nil }
+	store := newFakeStore()
+	for want, in := range map[string]*inbox.Inbox[*fakeTx]{
+		"consumer name of 0 bytes":          inbox.New(store, "", nothing),
+		"consumer name of 101 bytes":        inbox.New(store, strings.Repeat("b", 101), nothing),
+		"[A-Za-z0-9._-]{1,100}":             inbox.New(store, "a/b", nothing),
+		"handler is nil":                    inbox.New(store, "billing", nil),
+		"handler is nil: pass":              inbox.NewBulk(store, "billing", nil),
+		"store is nil":                      inbox.New(nil, "billing", nothing),
+		"Batch(0)":                          inbox.New(store, "billing", nothing, inbox.Batch(0)),
+		"MaxAttempts(0)":                    inbox.New(store, "billing", nothing, inbox.MaxAttempts(0)),
+		"Backoff(2s, 1s)":                   inbox.New(store, "billing", nothing, inbox.Backoff(2*time.Second, time.Second)),
+		"Backoff(0s, 1s)":                   inbox.New(store, "billing", nothing, inbox.Backoff(0, time.Second)),
+		"HandlerTimeout(0s)":                inbox.New(store, "billing", nothing, inbox.HandlerTimeout(0)),
+		"Retention(14ns): pass at least 1m": inbox.New(store, "billing", nothing, inbox.Retention(14)),
+	} {
+		check := in.Check(t.Context())
+		if check == nil || !strings.Contains(check.Error(), want) {
+			t.Errorf("Check says %v, want %q", check, want)
+		}
+		results, err := in.Process(t.Context(), messages("a"))
+		if err == nil || err.Error() != check.Error() || len(results) != 1 || results[0].Outcome != inbox.NotRun {
+			t.Errorf("Process returns %v, %v", results, err)
+		}
+		if _, err := in.Redrive(t.Context(), inbox.Filter{}, inbox.Apply); err == nil {
+			t.Error("Redrive goes on")
+		}
+		if _, err := in.Discard(t.Context(), inbox.Filter{}, inbox.Apply); err == nil {
+			t.Error("Discard goes on")
+		}
+		if _, err := in.DeadLetters(t.Context(), inbox.Filter{}); err == nil {
+			t.Error("DeadLetters goes on")
+		}
+		in.Maintain(t.Context()) // returns
+	}
+}
+
+func TestAllProblemsAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	err := inbox.New[*fakeTx](nil, "", nil, inbox.Batch(-1)).Check(t.Context())
+	for _, want := range []string{"store", "consumer", "handler", "Batch(-1)"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is missing in: %v", want, err)
+		}
+	}
+}
+
+func TestGoodConfigurationPassesCheck(t *testing.T) {
+	t.Parallel()
+	var processor inbox.Processor = setup(t, inbox.Logger(nil), nil).inbox
+	if err := processor.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

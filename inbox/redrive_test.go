@@ -1,0 +1,211 @@
+package inbox_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/inbox"
+)
+
+// dead sets messages aside and then mends the handler.
+func (f *fixture) dead(ms ...inbox.Message) {
+	f.Helper()
+	f.on = func(context.Context, *fakeTx, inbox.Message) error { return inbox.Permanent(errHandler) }
+	f.process(ms...)
+	f.on = nil
+	f.calls = nil
+}
+
+func (f *fixture) redrive(filter inbox.Filter, want inbox.RedriveResult) {
+	f.Helper()
+	got, err := f.inbox.Redrive(f.Context(), filter, inbox.Apply)
+	if err != nil {
+		f.Fatalf("Redrive: %v", err)
+	}
+	if got != want {
+		f.Fatalf("redrive is %+v, want %+v", got, want)
+	}
+}
+
+func TestRedriveHandlesAndRemovesLettersOldestFirst(t *testing.T) {
+	t.Parallel()
+	for name, setup := range map[string]func(*testing.T, ...inbox.Option) *fixture{"each": setup, "bulk": setupBulk} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t)
+			f.dead(messages("a", "b", "c")...)
+			f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 3, Redriven: 3})
+			f.wantCalls("a", "b", "c")
+			f.wantEffects("a", "b", "c")
+			f.wantLetters()
+			f.wantEvents(inbox.EventRedriven, 3)
+			f.wantOutcomes(f.process(messages("a")...), "duplicate")
+		})
+	}
+}
+
+func TestRedriveKeepsToTheFilter(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(message("a"), message(""), message("b"))
+	f.redrive(inbox.Filter{Reason: inbox.ReasonPermanent, Limit: 1}, inbox.RedriveResult{Selected: 1, Redriven: 1})
+	f.wantLetters(" missing_id", "b permanent")
+}
+
+func TestFailedRedriveKeepsTheLetterWithItsNewErrorAndGoesOn(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(messages("a", "b")...)
+	f.on = func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+		if m.ID == "a" {
+			panic("still broken")
+		}
+		return nil
+	}
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 2, Redriven: 1, Failed: 1})
+	f.wantLetters("a permanent")
+	if letter := f.store.letters[0]; letter.Attempts != 2 || letter.Error != "fake: work: handler panicked: still broken" {
+		t.Errorf("dead letter is %+v", letter)
+	}
+}
+
+func TestFailedRedriveBlocksTheLaterLettersOfItsKey(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.ParkKey())
+	f.dead(keyed("x:1", "x:2", "y:1", "x:3")...)
+	f.failOn(errHandler, "x:1")
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 4, Redriven: 1, Failed: 1, Blocked: 2})
+	f.wantCalls("x:1", "y:1")
+	f.wantLetters("x:1 permanent", "x:2 behind", "x:3 behind")
+	f.on = nil
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 3, Redriven: 3})
+	f.wantOutcomes(f.process(keyed("x:4")...), "processed")
+}
+
+func TestRedriveOfALaterLetterIsBlockedByAnOlderOneOutsideTheFilter(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.ParkKey())
+	f.dead(keyed("x:1", "x:2")...)
+	f.redrive(inbox.Filter{Reason: inbox.ReasonBehind}, inbox.RedriveResult{Selected: 1, Blocked: 1})
+	f.wantLetters("x:1 permanent", "x:2 behind")
+}
+
+func TestMessagesParkedWhileRedrivingAreRedrivenToo(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.ParkKey())
+	f.dead(keyed("x:1")...)
+	next := 2
+	f.on = func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+		if next <= 5 {
+			id := fmt.Sprintf("x:%d", next)
+			next++
+			f.wantOutcomes(f.process(keyed(id)...), "parked")
+		}
+		return nil
+	}
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 5, Redriven: 5})
+	f.wantEffects("x:1", "x:2", "x:3", "x:4", "x:5")
+	f.wantLetters()
+}
+
+func TestRedriveReadsPageByPageAndTriesEachLetterOnce(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	var ids []string
+	for i := range 250 {
+		ids = append(ids, fmt.Sprint(i))
+	}
+	f.dead(messages(ids...)...)
+	f.on = func(context.Context, *fakeTx, inbox.Message) error { return errHandler }
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 250, Failed: 250})
+	f.redrive(inbox.Filter{Limit: 120}, inbox.RedriveResult{Selected: 120, Failed: 120})
+}
+
+func TestLetterThatSomebodyElseRemovedIsGone(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(messages("a", "b")...)
+	f.on = func(ctx context.Context, _ *fakeTx, m inbox.Message) error {
+		_, err := f.inbox.Discard(ctx, inbox.Filter{MessageID: "b"}, inbox.Apply)
+		return err
+	}
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 2, Redriven: 1, Gone: 1})
+}
+
+func TestRedriveEndsWithTheStore(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(messages("a", "b", "c")...)
+	f.store.beginFaults = []error{nil, idempotency.ErrUnavailable}
+	got, err := f.inbox.Redrive(t.Context(), inbox.Filter{}, inbox.Apply)
+	wantError(t, err, idempotency.ErrUnavailable)
+	if want := (inbox.RedriveResult{Selected: 2, Redriven: 1}); got != want {
+		t.Errorf("redrive is %+v", got)
+	}
+	f.wantLetters("b permanent", "c permanent")
+	f.store.listFaults = []error{idempotency.ErrUnavailable}
+	_, err = f.inbox.Redrive(t.Context(), inbox.Filter{}, inbox.Apply)
+	wantError(t, err, idempotency.ErrUnavailable)
+}
+
+func TestRedriveGoesOnAfterAConflictAndAHungHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t, inbox.HandlerTimeout(time.Second))
+		f.dead(messages("a", "b")...)
+		f.store.commitFaults = []commitFault{{err: idempotency.ErrConflict}}
+		hang := make(chan struct{})
+		f.on = func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+			if m.ID == "a" {
+				<-hang
+			}
+			return nil
+		}
+		f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 2, Redriven: 1, Failed: 1})
+		f.wantLetters("a permanent")
+		f.wantEvents(inbox.EventAbandoned, 1)
+		close(hang)
+		synctest.Wait()
+		f.wantEffects("b")
+	})
+}
+
+func TestDryRunOnlyCounts(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(messages("a", "b")...)
+	result, err := f.inbox.Redrive(t.Context(), inbox.Filter{}, inbox.DryRun)
+	if want := (inbox.RedriveResult{Selected: 2}); err != nil || result != want {
+		t.Errorf("redrive: %+v, %v", result, err)
+	}
+	n, err := f.inbox.Discard(t.Context(), inbox.Filter{MessageID: "a"}, inbox.DryRun)
+	if err != nil || n != 1 {
+		t.Errorf("discard: %d, %v", n, err)
+	}
+	f.wantLetters("a permanent", "b permanent")
+	f.wantCalls()
+}
+
+func TestDiscardDeletesWhatTheFilterSelects(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	var ids []string
+	for i := range 1500 {
+		ids = append(ids, fmt.Sprint(i))
+	}
+	f.dead(messages(ids...)...)
+	for _, step := range []struct {
+		filter inbox.Filter
+		want   int
+	}{{inbox.Filter{MessageID: "7"}, 1}, {inbox.Filter{Limit: 2}, 2}, {inbox.Filter{}, 1497}, {inbox.Filter{}, 0}} {
+		if n, err := f.inbox.Discard(t.Context(), step.filter, inbox.Apply); err != nil || n != step.want {
+			t.Errorf("%+v: %d, %v", step.filter, n, err)
+		}
+	}
+	f.wantEvents(inbox.EventDiscarded, 1500)
+	f.wantOutcomes(f.process(message("7")), "duplicate")
+}
