@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/bench/internal/handwritten"
+	"github.com/onceward/onceward/bench/internal/tables"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// batchSize is how many messages share a transaction where any do.
+const batchSize = 100
+
+// A worker handles the messages one connection is given.
+type worker func(ctx context.Context, messages []inbox.Message) error
+
+// side is one competitor: a way to handle messages once.
+type side struct {
+	name string
+	// key names the side's scope and its table of effects.
+	key     string
+	effects tables.Effects
+	open    func(*pgxpool.Pool, side) worker
+	// warmUp is how many messages each connection handles in the warm-up,
+	// which tells how many fill a round.
+	warmUp int
+}
+
+func newSide(name, key string, warmUp int, open func(*pgxpool.Pool, side) worker) side {
+	return side{name: name, key: key, effects: tables.EffectsOf(key), warmUp: warmUp, open: open}
+}
+
+// All sides are measured against the first.
+var (
+	handOne   = newSide("hand-written, one by one", "hand_one", 200, openHandOne)
+	ourOne    = newSide("inbox, one by one", "our_one", 200, openOurOne)
+	handBatch = newSide("hand-written, batches", "hand_batch", 2000, openHandBatch)
+	ourBatch  = newSide("inbox, batches", "our_batch", 2000, openOurBatch)
+	handBulk  = newSide("hand-written, bulk", "hand_bulk", 4000, openHandBulk)
+	ourBulk   = newSide("inbox, bulk", "our_bulk", 4000, openOurBulk)
+
+	sides = []side{handOne, ourOne, handBatch, ourBatch, handBulk, ourBulk}
+)
+
+func handInbox(pool *pgxpool.Pool, s side) handwritten.Inbox {
+	return handwritten.Inbox{Pool: pool, Scope: s.key + "/orders", Effects: s.effects}
+}
+
+func order(m inbox.Message) handwritten.Order {
+	return handwritten.Order{ID: m.ID, Amount: int64(len(m.Payload))}
+}
+
+func openHandOne(pool *pgxpool.Pool, s side) worker {
+	in := handInbox(pool, s)
+	return func(ctx context.Context, messages []inbox.Message) error {
+		for _, m := range messages {
+			if err := in.One(ctx, order(m)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func openHandBatch(pool *pgxpool.Pool, s side) worker {
+	return handBatches(handInbox(pool, s).Batch)
+}
+
+func openHandBulk(pool *pgxpool.Pool, s side) worker {
+	return handBatches(handInbox(pool, s).Bulk)
+}
+
+func handBatches(handle func(context.Context, []handwritten.Order) error) worker {
+	return inBatches(func(ctx context.Context, messages []inbox.Message) error {
+		orders := make([]handwritten.Order, len(messages))
+		for i, m := range messages {
+			orders[i] = order(m)
+		}
+		return handle(ctx, orders)
+	})
+}
+
+func openOurOne(pool *pgxpool.Pool, s side) worker {
+	in := inbox.New(postgres.New(pool), s.key, handler(s))
+	return func(ctx context.Context, messages []inbox.Message) error {
+		for i := range messages {
+			if err := process(ctx, in, messages[i:i+1]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func openOurBatch(pool *pgxpool.Pool, s side) worker {
+	in := inbox.New(postgres.New(pool), s.key, handler(s), inbox.Batch(batchSize))
+	return inBatches(func(ctx context.Context, messages []inbox.Message) error {
+		return process(ctx, in, messages)
+	})
+}
+
+func openOurBulk(pool *pgxpool.Pool, s side) worker {
+	in := inbox.NewBulk(postgres.New(pool), s.key, func(ctx context.Context, tx pgx.Tx, messages []inbox.Message) error {
+		ids := make([]string, len(messages))
+		amounts := make([]int64, len(messages))
+		for i, m := range messages {
+			ids[i], amounts[i] = m.ID, int64(len(m.Payload))
+		}
+		_, err := tx.Exec(ctx, s.effects.InsertAll, ids, amounts)
+		return err
+	}, inbox.Batch(batchSize))
+	return inBatches(func(ctx context.Context, messages []inbox.Message) error {
+		return process(ctx, in, messages)
+	})
+}
+
+func handler(s side) inbox.Handler[pgx.Tx] {
+	return func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		_, err := tx.Exec(ctx, s.effects.Insert, m.ID, int64(len(m.Payload)))
+		return err
+	}
+}
+
+// process does what an adapter does with the results: everything must be settled.
+func process(ctx context.Context, p inbox.Processor, messages []inbox.Message) error {
+	results, err := p.Process(ctx, messages)
+	if err != nil {
+		return err
+	}
+	for i, r := range results {
+		if r.Outcome != inbox.Processed && r.Outcome != inbox.Duplicate {
+			return fmt.Errorf("message at %s was %v: %w", messages[i].Position, r.Outcome, r.Err)
+		}
+	}
+	return nil
+}
+
+func inBatches(handle worker) worker {
+	return func(ctx context.Context, messages []inbox.Message) error {
+		for start := 0; start < len(messages); start += batchSize {
+			if err := handle(ctx, messages[start:min(start+batchSize, len(messages))]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/onceward/onceward/bench/internal/contest"
+	"github.com/onceward/onceward/bench/internal/figure"
+)
+
+func printTable(w io.Writer, title string, connections int, result contest.Result, costs map[string]cost) {
+	fmt.Fprintf(w, "\n%s, connections: %d\n%-26s %9s  %-24s %10s %11s %10s %11s\n",
+		title, connections, "", "msg/s", "ratio (min … max)", "stmts/msg", "trips/msg", "allocs/msg", "heap B/msg")
+	for _, name := range result.Sides() {
+		ratio := result.Ratio(name, handOne.name)
+		allocs, heap := result.PerMessage(name)
+		fmt.Fprintf(w, "%-26s %9.0f  %-24s %10.2f %11.2f %10.1f %11.0f\n", name, result.Rate(name).Median,
+			fmt.Sprintf("%5.2f (%.2f … %.2f)", ratio.Median, ratio.Min, ratio.Max),
+			costs[name].statements, costs[name].roundTrips, allocs, heap)
+	}
+}
+
+// addFigures adds the ratios of one contest.
+func addFigures(figures *figure.Figures, suffix string, connections int, result contest.Result) {
+	name := func(what string) string { return fmt.Sprintf("inbox-%s-%dconn%s", what, connections, suffix) }
+	targetOne := targetOneAlone
+	if connections > 1 {
+		targetOne = targetOneBusy
+	}
+	figures.Ratio(name("one"), result.Ratio(ourOne.name, handOne.name), targetOne)
+	figures.Ratio(name("batch"), result.Ratio(ourBatch.name, handOne.name), targetBatch)
+	figures.Ratio(name("bulk"), result.Ratio(ourBulk.name, handOne.name), targetBulk)
+}
+
+// addWeight adds what the library itself weighs: against the same batches
+// written by hand and, at one connection, in allocations and round trips.
+func addWeight(figures *figure.Figures, connections int, result contest.Result, costs map[string]cost) {
+	figures.Ratio(fmt.Sprintf("inbox-batch-vs-batch-%dconn", connections), result.Ratio(ourBatch.name, handBatch.name), targetSameBatch)
+	figures.Ratio(fmt.Sprintf("inbox-bulk-vs-bulk-%dconn", connections), result.Ratio(ourBulk.name, handBulk.name), targetSameBatch)
+	if connections > 1 {
+		return
+	}
+	for _, pair := range []struct {
+		what         string
+		ours, theirs side
+	}{{"one", ourOne, handOne}, {"batch", ourBatch, handBatch}, {"bulk", ourBulk, handBulk}} {
+		ours, _ := result.PerMessage(pair.ours.name)
+		theirs, _ := result.PerMessage(pair.theirs.name)
+		figures.AtMost("inbox-"+pair.what+"-allocs", ours, targetAllocs*theirs)
+		figures.AtMost("inbox-"+pair.what+"-roundtrips", costs[pair.ours.name].roundTrips, costs[pair.theirs.name].roundTrips)
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/onceward/onceward/bench/internal/contest"
+	"github.com/onceward/onceward/bench/internal/handwritten"
+	"github.com/onceward/onceward/bench/internal/tables"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// Names of the sides.
+const (
+	readOurs      = "our consumer, no work"
+	readTheirs    = "kafka.Reader, no work"
+	inboxOurs     = "our consumer, inbox in batches of 100"
+	inboxTheirs   = "kafka.Reader, hand-written, CommitMessages"
+	inboxInterval = "kafka.Reader, hand-written, CommitInterval 1 s"
+)
+
+// Messages a side handles in a round: about two seconds of work.
+const (
+	inboxOursMessages   = 60_000
+	inboxTheirsMessages = 8_000
+)
+
+var effects = tables.EffectsOf("orders")
+
+// bench is what all sides work on.
+type bench struct {
+	addr, topic string
+	client      *kafka.Client
+	database    string // URL
+	pool        *pgxpool.Pool
+	messages    int
+}
+
+func (b *bench) reading() []contest.Side {
+	return []contest.Side{
+		b.side(readOurs, b.messages, func(ctx context.Context, group string, l *lap) error {
+			return consume(ctx, b.addr, b.topic, group, noWork{}, l)
+		}),
+		b.side(readTheirs, b.messages, func(ctx context.Context, group string, l *lap) error {
+			return readWithReader(ctx, b.addr, b.topic, group, l)
+		}),
+	}
+}
+
+func (b *bench) handling() []contest.Side {
+	byHand := func(interval time.Duration) func(context.Context, string, *lap) error {
+		return func(ctx context.Context, group string, l *lap) error {
+			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Effects: effects}
+			return handleWithReader(ctx, b.addr, b.topic, group, interval, in, l)
+		}
+	}
+	return []contest.Side{
+		b.withEffects(b.side(inboxOurs, min(inboxOursMessages, b.messages), func(ctx context.Context, group string, l *lap) error {
+			return consume(ctx, b.addr, b.topic, group, newInbox(b.pool, group), l)
+		})),
+		b.withEffects(b.side(inboxTheirs, min(inboxTheirsMessages, b.messages), byHand(0))),
+		b.withEffects(b.side(inboxInterval, min(inboxTheirsMessages, b.messages), byHand(readerCommitInterval))),
+	}
+}
+
+func newInbox(pool *pgxpool.Pool, consumer string) *inbox.Inbox[pgx.Tx] {
+	return inbox.New(postgres.New(pool), consumer, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		_, err := tx.Exec(ctx, effects.Insert, m.ID, int64(len(m.Payload)))
+		return err
+	}, inbox.Batch(100))
+}
+
+// side makes a contestant of a consumer. Afterwards its group must have
+// committed at least the messages that were timed.
+func (b *bench) side(name string, messages int, consumer func(ctx context.Context, group string, l *lap) error) contest.Side {
+	return contest.Side{Name: name, Run: func(ctx context.Context, round int) (contest.Sample, error) {
+		group := fmt.Sprintf("bench-%x-%d", name[:3], time.Now().UnixNano())
+		l := newLap(messages)
+		sample, err := contest.Measure(func() (int, error) {
+			return messages, consumer(ctx, group, l)
+		})
+		if err != nil {
+			return sample, err
+		}
+		sample.Elapsed = l.elapsed
+		settled, err := committed(ctx, b.client, b.topic, group)
+		if err == nil && settled < messages {
+			err = fmt.Errorf("offsets of %d messages were committed, want at least %d", settled, messages)
+		}
+		return sample, err
+	}}
+}
+
+// withEffects empties the tables before a round and counts effects after it.
+func (b *bench) withEffects(side contest.Side) contest.Side {
+	run := side.Run
+	side.Run = func(ctx context.Context, round int) (contest.Sample, error) {
+		if err := tables.Reset(ctx, b.pool, 0, effects); err != nil {
+			return contest.Sample{}, err
+		}
+		sample, err := run(ctx, round)
+		if err != nil {
+			return sample, err
+		}
+		rows, err := effects.Count(ctx, b.pool)
+		if err == nil && rows < sample.Messages {
+			err = fmt.Errorf("%d messages had their effect, want at least %d", rows, sample.Messages)
+		}
+		return sample, err
+	}
+	return side
+}
+
+// Consumers whose memory is measured.
+const (
+	childRead  = "read"
+	childInbox = "inbox"
+)
+
+func (b *bench) memory(ctx context.Context, child string) (megabytes float64, err error) {
+	messages := b.messages
+	if child == childInbox {
+		if err := tables.Reset(ctx, b.pool, 0, effects); err != nil {
+			return 0, err
+		}
+		messages = min(inboxOursMessages, b.messages)
+	}
+	return peakMemory(ctx, "-memory", child, "-messages", strconv.Itoa(messages), b.addr, b.topic, b.database)
+}
+
+func printTable(w io.Writer, title string, result contest.Result) {
+	base := result.Sides()[1]
+	fmt.Fprintf(w, "\n%s\n%-48s %9s  %-22s %10s %11s\n", title, "", "msg/s", "ratio (min … max)", "allocs/msg", "heap B/msg")
+	for _, name := range result.Sides() {
+		ratio := result.Ratio(name, base)
+		allocs, heap := result.PerMessage(name)
+		fmt.Fprintf(w, "%-48s %9.0f  %-22s %10.1f %11.0f\n", name, result.Rate(name).Median,
+			fmt.Sprintf("%5.2f (%.2f … %.2f)", ratio.Median, ratio.Min, ratio.Max), allocs, heap)
+	}
+}
