@@ -32,8 +32,25 @@ var cloudEvents = [...]struct{ id, source string }{
 // Header names match exactly first, then without case; empty values count as
 // absent. The zero Identity is ready to use: a message without an ID is then set
 // aside as a dead letter.
+//
+// Beware of "id". Debezium writes the event's id there, and Eventuate ("ID")
+// the message's; but Spring's messages have an "id" as well, drawn at random
+// for every send and every hop. Spring for Apache Kafka leaves it out unless a
+// header mapper with patterns of its own lets it through; then redeliveries by the
+// broker are still duplicates, but what the producer sends twice is handled
+// twice. In such a system let the producer set "onceward-id", which is asked first.
+//
+// CloudEvents in structured mode keep their id in the payload: derive it in Missing.
 type Identity struct {
-	// Headers are names of further headers that carry an ID.
+	// Headers are names of further headers that carry an ID. Known ones:
+	//
+	//	Watermill         _watermill_message_uuid
+	//	MassTransit       MessageId
+	//	NServiceBus       NServiceBus.MessageId
+	//	Rebus             rbs2-msg-id
+	//	Axon Framework    axon-message-id
+	//
+	// Never list a correlation or trace id: several messages share one.
 	Headers []string
 
 	// Missing gives an ID to a message that has none, such as PositionID or a

@@ -189,6 +189,10 @@ func (in *Inbox[Tx]) eachLetter(ctx context.Context, filter Filter, visit func(*
 			return fmt.Errorf("inbox: listing dead letters: %w", err)
 		}
 		for i := range letters {
+			if letters[i].Number <= filter.After {
+				// Going on would redrive it for ever.
+				return fmt.Errorf("inbox: the store returned dead letter %d after %d: it does not honour Filter.After", letters[i].Number, filter.After)
+			}
 			if err := visit(&letters[i]); err != nil {
 				return err
 			}

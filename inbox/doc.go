@@ -1,0 +1,96 @@
+// Package inbox handles each message once, whatever the broker does: at-least-once
+// delivery in, exactly-once effect out.
+//
+//	billing := inbox.New(store, "billing", func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+//		_, err := tx.Exec(ctx, "INSERT INTO invoices …")
+//		return err
+//	})
+//
+// An [Inbox] is a [Processor]. An adapter reads messages from a broker, passes
+// them to Process and settles them by their [Result]; the handler writes to the
+// database on the transaction it is lent. The record that the message was handled
+// is part of that transaction, so both are there or neither.
+//
+// # What becomes of a message
+//
+//	             ┌──▶ Processed   handled, committed
+//	             ├──▶ Duplicate   was handled, or set aside, before
+//	delivery ────┤
+//	             ├──▶ Parked      a dead letter holds it, whole
+//	             ├──▶ Failed      rolled back; deliver it again after RetryAfter
+//	             └──▶ NotRun      nothing was decided; deliver it again
+//
+// The first three are settled: the broker may forget the message. Messages are
+// handled in the order given and Process stops at the first Failed one, so that
+// no message overtakes one that it may depend on.
+//
+// A message is known by consumer, Source and ID. Adapters find the ID as [Identity]
+// says. An empty Source is an error of the adapter: Process runs nothing and says so,
+// because IDs of several sources would be mixed up.
+//
+// # What a failure means
+//
+//	what happened                             attempt?  what follows
+//	handler returns an error                  yes       Failed; Parked after MaxAttempts
+//	handler returns Permanent(err)            –         Parked at once
+//	handler returns RetryAfter(err, d)        yes       as an error, with the pause d
+//	handler panics, or calls runtime.Goexit   yes       as an error; the process lives on
+//	handler runs past HandlerTimeout          yes       as an error; its context is cancelled
+//	  and does not return a second later      yes       also abandoned, see below
+//	handler commits or rolls back tx          yes       Failed; the next claim tells which
+//	commit refused, as by a constraint        yes       Failed; Parked after MaxAttempts
+//	claim is in progress elsewhere            no        Failed for a second
+//	deadlock or serialization failure         no        run again at once, five times at most
+//	store unavailable or not migrated         no        Process returns the error
+//	commit outcome unknown                    no        Process returns the error; the record decides
+//	ctx of Process ended                      no        Process returns the error
+//	message has no ID                         –         Parked, missing_id
+//	message is older than Retention           –         Parked, too_old, unless it is a Duplicate
+//	ID known with another payload             –         Parked, id_reused (FingerprintPayload)
+//	key waits behind a dead letter            –         Parked, behind (ParkKey)
+//
+// Attempts are counted in a transaction of their own, so they survive the
+// rollback, restarts, and a change of the consuming process. Setting aside writes
+// record and dead letter in one transaction: redeliveries of a dead message are
+// duplicates.
+//
+// A batch (see [Batch]) that fails is rolled back and run again one by one. Until
+// then nothing is counted, so the bad message alone bears the attempt.
+//
+// When ctx ends, the handler's context ends, too. A handler that finishes within
+// a second is still committed: its work is not wasted, and the redelivery is a
+// duplicate. Whatever it returns instead spends no attempt, because the
+// failure may be the doing of the cancelled context.
+//
+// A handler that ignores its cancelled context for a second is abandoned: its
+// transaction is rolled back under it and its goroutine is left behind, since Go
+// cannot stop one. Nothing it does later on tx has an effect. Each abandoned
+// handler holds its memory until it returns, so EventAbandoned calls for a repair.
+//
+// # Dead letters
+//
+// A dead letter keeps the message until a person calls [Inbox.Redrive] or
+// [Inbox.Discard]; both take a [Filter] and a [Mode]. Redrive handles the message
+// and removes the letter in one transaction. With [ParkKey], later messages of the
+// same topic and key wait behind a dead letter in order; without it, they go on.
+//
+// # Retention
+//
+// A record lives for [Retention] and a day. A message older than Retention,
+// by its own timestamp and the clock of this process, is not run: its record may
+// have expired. The day between is for clocks, which may be wrong by less than that.
+// Messages without a timestamp can't be judged and are run. Maintain prunes what
+// expired, in batches, one process at a time.
+//
+// # What is guaranteed, and what is not
+//
+//	exactly once           writes on tx; events published on tx; removal of a redriven letter
+//	at least once          anything else a handler does: HTTP calls, e-mail, another database
+//	in order               messages of one Process call, up to the first failure
+//	not in order           messages given to several calls at the same time: the adapter's task
+//	after dead letters     in order with ParkKey, else not
+//
+// The guarantee needs an ID that is equal on every delivery and differs between
+// messages, a Retention that outlives the last duplicate, a consumer name that
+// stays, and a handler that keeps to tx.
+package inbox
