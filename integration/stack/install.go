@@ -15,10 +15,15 @@ import (
 // installDeadline bounds one installation, including the wait for another test binary that installs the same thing.
 const installDeadline = 8 * time.Minute
 
-// cacheFolder is where downloads are kept between runs: ONCEWARD_TEST_CACHE, else onceward-test in the user's cache.
+// cacheFolder is where downloads are kept between runs: ONCEWARD_TEST_CACHE, else onceward-test in the user's cache. Root's
+// own lies in a closed home folder that the accounts of the servers cannot pass, hence the machine's.
 func cacheFolder() (string, error) {
 	dir := os.Getenv("ONCEWARD_TEST_CACHE")
-	if dir == "" {
+	switch {
+	case dir != "":
+	case os.Geteuid() == 0:
+		dir = "/var/cache/onceward-test"
+	default:
 		base, err := os.UserCacheDir()
 		if err != nil {
 			return "", fmt.Errorf("no folder for downloads, set ONCEWARD_TEST_CACHE to one: %w", err)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -70,8 +68,8 @@ func NewKafka(t testing.TB) *KafkaServer {
 		t.Fatalf("stack: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := k.back.kill(context.Background()); err != nil {
-			t.Errorf("stack: end %s: %v", k.what, err)
+		if err := k.back.discard(context.Background()); err != nil {
+			t.Errorf("stack: discard %s: %v", k.what, err)
 		}
 	})
 	return &KafkaServer{
@@ -95,17 +93,30 @@ func findKafka(ctx context.Context) (*kafkaBroker, error) {
 	if err != nil {
 		return nil, err
 	}
-	held.atExit(k.back.kill) // nothing on it is worth an orderly end
+	held.atExit(k.back.discard)
 	return k, nil
 }
 
 // startKafka starts a new broker and waits until it serves.
 func startKafka(ctx context.Context) (*kafkaBroker, error) {
-	k, err := nativeKafka(ctx)
+	from, err := pick(ctx, "Apache Kafka", kafkaImage)
 	if err != nil {
 		return nil, err
 	}
-	return k, launch(ctx, k.what, k.back, k.serves)
+	var k *kafkaBroker
+	switch from {
+	case docker:
+		k, err = dockerKafka()
+	case native:
+		k, err = nativeKafka(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := launch(ctx, k.what, k.back, k.serves); err != nil {
+		return nil, errors.Join(err, k.back.discard(ctx))
+	}
+	return k, nil
 }
 
 // serves is nil once the broker answers, knows itself and coordinates groups: the coordinator's own topic is made by the
@@ -138,53 +149,6 @@ func (k *kafkaBroker) serves(ctx context.Context) error {
 func kafkaClient(addr string) (client *kafka.Client, done func()) {
 	transport := &kafka.Transport{DialTimeout: 5 * time.Second}
 	return &kafka.Client{Addr: kafka.TCP(addr), Timeout: 10 * time.Second, Transport: transport}, transport.CloseIdleConnections
-}
-
-// nativeKafka formats a data folder and makes the process that will serve it.
-func nativeKafka(ctx context.Context) (*kafkaBroker, error) {
-	libs, err := kafkaJars(ctx)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := held.folder("kafka")
-	if err != nil {
-		return nil, err
-	}
-	ports, err := reserveKafkaPorts()
-	if err != nil {
-		return nil, err
-	}
-	certs, err := newCertificates()
-	if err != nil {
-		return nil, err
-	}
-	properties := filepath.Join(dir, "server.properties")
-	logging := filepath.Join(dir, "log4j2.properties")
-	for file, content := range map[string][]byte{
-		properties:                         []byte(kafkaProperties(dir, "127.0.0.1", ports)),
-		logging:                            []byte(kafkaLogging),
-		filepath.Join(dir, "keystore.pem"): certs.keystore,
-		filepath.Join(dir, "ca.pem"):       certs.ca,
-	} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			return nil, fmt.Errorf("write Kafka's configuration: %w", err)
-		}
-	}
-	java := javaCommand(filepath.Join(libs, "*"), logging)
-	var self *account
-	if err := self.run(ctx, dir, append(java, kafkaFormat(properties)...)...); err != nil {
-		return nil, fmt.Errorf("format Kafka's storage: %w", err)
-	}
-	return &kafkaBroker{
-		Broker: brokerAt(ports, filepath.Join(dir, "ca.pem"), certs),
-		what:   "Apache Kafka " + kafkaVersion + " (native)",
-		back: &process{
-			argv:    append(java, "kafka.Kafka", properties),
-			dir:     dir,
-			logPath: filepath.Join(dir, "log"),
-			stopBy:  syscall.SIGTERM,
-		},
-	}, nil
 }
 
 // javaCommand starts Java so that a broker is up soon: no second compiler tier, one garbage collector thread.

@@ -7,13 +7,9 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -38,7 +34,7 @@ func PgBouncer(t testing.TB, databaseURL string, settings map[string]string) str
 		if len(settings) > 0 {
 			t.Logf("stack: ONCEWARD_TEST_PGBOUNCER is expected to have these settings: %v", settings)
 		}
-		announcePgBouncer("PgBouncer at " + given + " (ONCEWARD_TEST_PGBOUNCER)")
+		announceOnce("PgBouncer at " + given + " (ONCEWARD_TEST_PGBOUNCER)")
 		target.Host = given
 		return target.String()
 	}
@@ -47,7 +43,7 @@ func PgBouncer(t testing.TB, databaseURL string, settings map[string]string) str
 	if err != nil {
 		t.Fatalf("stack: %v", err)
 	}
-	back, what, err := nativePgBouncer(t.Context(), port, target, settings)
+	back, what, err := newPgBouncer(t.Context(), port, target, settings)
 	if err != nil {
 		t.Fatalf("stack: %v", err)
 	}
@@ -59,69 +55,34 @@ func PgBouncer(t testing.TB, databaseURL string, settings map[string]string) str
 		}
 		return conn.Close(ctx)
 	})
+	t.Cleanup(func() {
+		if err := back.discard(context.Background()); err != nil {
+			t.Errorf("stack: discard %s: %v", what, err)
+		}
+	})
 	if err != nil {
 		t.Fatalf("stack: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := back.kill(context.Background()); err != nil {
-			t.Errorf("stack: end %s: %v", what, err)
-		}
-	})
-	announcePgBouncer(what)
+	announceOnce(what)
 	return target.String()
 }
 
-var pgBouncersAnnounced sync.Map
-
-func announcePgBouncer(what string) {
-	if _, known := pgBouncersAnnounced.LoadOrStore(what, true); !known {
-		announce("%s", what)
-	}
-}
-
-// nativePgBouncer writes the configuration of a new PgBouncer and makes the process that will run it.
-func nativePgBouncer(ctx context.Context, port int, target *url.URL, settings map[string]string) (backend, string, error) {
-	err := need{
-		what:     "PgBouncer",
-		packages: []string{"pgbouncer"},
-		find:     onPath("pgbouncer"),
-		instead:  "set ONCEWARD_TEST_PGBOUNCER to host:port of one, or start Docker",
-	}.ensure(ctx)
+// newPgBouncer makes a PgBouncer where its server is: in Docker, if that can be, for a server in a container, else native.
+func newPgBouncer(ctx context.Context, port int, target *url.URL, settings map[string]string) (backend, string, error) {
+	server, inDocker, err := containerAddress(ctx, target.Host)
 	if err != nil {
 		return nil, "", err
 	}
-	version, err := pgBouncerVersion(ctx)
-	if err != nil {
-		return nil, "", err
+	from := native
+	if inDocker {
+		if from, err = pick(ctx, "PgBouncer", pgBouncerImage); err != nil {
+			return nil, "", err
+		}
 	}
-	who, err := unprivileged()
-	if err != nil {
-		return nil, "", err
+	if from == docker {
+		return dockerPgBouncer(port, server, target.User, settings), "PgBouncer (docker, " + pgBouncerImage + ")", nil
 	}
-	dir, err := held.folder("pgbouncer")
-	if err != nil {
-		return nil, "", err
-	}
-	if err := who.own(dir); err != nil {
-		return nil, "", fmt.Errorf("give PgBouncer its folder: %w", err)
-	}
-	config := filepath.Join(dir, "pgbouncer.ini")
-	ini := pgBouncerConfig("127.0.0.1", port, target.Host, target.User, knowsPrepared(version), settings)
-	if err := os.WriteFile(config, []byte(ini), 0o600); err != nil {
-		return nil, "", fmt.Errorf("write PgBouncer's configuration: %w", err)
-	}
-	if err := who.own(config); err != nil {
-		return nil, "", fmt.Errorf("give PgBouncer its configuration: %w", err)
-	}
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		return nil, "", fmt.Errorf("find PgBouncer: %w", err)
-	}
-	return &process{
-		argv: []string{program, config}, dir: dir, account: who,
-		logPath: filepath.Join(dir, "log"),
-		stopBy:  syscall.SIGINT,
-	}, "PgBouncer " + version + " (native)", nil
+	return nativePgBouncer(ctx, port, target, settings)
 }
 
 // pgBouncerConfig passes every database name on to one server, as one user. Clients are not asked for passwords.
@@ -155,27 +116,4 @@ func pgBouncerConfig(bind string, port int, server string, user *url.Userinfo, k
 		fmt.Fprintf(&b, "%s = %s\n", key, all[key])
 	}
 	return b.String()
-}
-
-// pgBouncerVersion reads "1.18.0" from the first line of `pgbouncer --version`, "PgBouncer 1.18.0".
-func pgBouncerVersion(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "pgbouncer", "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("ask PgBouncer for its version: %w", err)
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	_, version, ok := strings.Cut(strings.TrimSpace(line), " ")
-	if !ok {
-		return "", fmt.Errorf("PgBouncer's version %q is not \"PgBouncer X.Y.Z\"", line)
-	}
-	return version, nil
-}
-
-// knowsPrepared tells whether max_prepared_statements is a setting of this version (from 1.21 on); older ones refuse it.
-func knowsPrepared(version string) bool {
-	var major, minor int
-	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return false
-	}
-	return major > 1 || minor >= 21
 }

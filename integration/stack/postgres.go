@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -8,16 +9,13 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/testcontainers/testcontainers-go"
 )
 
 // postgresSettings hold for every server the stack starts. No test survives a power cut, so fsync buys nothing; a server
@@ -71,8 +69,8 @@ func NewPostgres(t testing.TB, settings ...string) *PostgresServer {
 		t.Fatalf("stack: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := p.back.kill(context.Background()); err != nil {
-			t.Errorf("stack: end %s: %v", p.what, err)
+		if err := p.back.discard(context.Background()); err != nil {
+			t.Errorf("stack: discard %s: %v", p.what, err)
 		}
 	})
 	return &PostgresServer{
@@ -153,106 +151,65 @@ func findPostgres(ctx context.Context) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	held.atExit(p.back.kill) // nothing on it is worth an orderly end
+	held.atExit(p.back.discard)
 	return p, nil
 }
 
 // startPostgres starts a new server and waits until it serves.
 func startPostgres(ctx context.Context, settings ...string) (*postgres, error) {
-	p, err := nativePostgres(ctx, settings)
+	major, err := wantedPostgres()
 	if err != nil {
 		return nil, err
 	}
-	if err := launch(ctx, p.what, p.back, p.serves); err != nil {
+	image := "postgres:" + cmp.Or(major, postgresImageMajor) + "-alpine"
+	from, err := pick(ctx, "PostgreSQL", image)
+	if err != nil {
 		return nil, err
 	}
-	version, err := p.version(ctx)
+	settings = slices.Concat(postgresSettings, settings) // of two settings of one name the last one wins
+	var p *postgres
+	switch from {
+	case docker:
+		p, err = dockerPostgres(image, settings)
+	case native:
+		p, err = nativePostgres(ctx, major, settings)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for its version: %w", p.what, err)
+		return nil, err
+	}
+	var version string
+	if err = launch(ctx, p.what, p.back, p.serves); err == nil {
+		version, err = p.version(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.back.discard(ctx))
 	}
 	p.what = strings.Replace(p.what, "PostgreSQL", "PostgreSQL "+version, 1)
 	return p, nil
 }
 
-// nativePostgres makes a data folder and the process that will serve it.
-func nativePostgres(ctx context.Context, settings []string) (*postgres, error) {
-	bin, err := postgresPrograms(ctx)
-	if err != nil {
-		return nil, err
-	}
-	who, err := unprivileged()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := held.folder("postgres")
-	if err != nil {
-		return nil, err
-	}
-	if err := who.own(dir); err != nil {
-		return nil, fmt.Errorf("give PostgreSQL its folder: %w", err)
-	}
-	data := filepath.Join(dir, "data")
-	if err := who.run(ctx, dir, filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
-		return nil, fmt.Errorf("make a database cluster: %w", err)
-	}
+// dockerPostgres describes a container of the official image.
+func dockerPostgres(image string, settings []string) (*postgres, error) {
 	port, err := reservePort()
 	if err != nil {
 		return nil, err
 	}
-	argv := []string{
-		filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(port),
-		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-	}
-	for _, s := range slices.Concat(postgresSettings, settings) { // of two settings of one name the last one wins
-		argv = append(argv, "-c", s)
+	command := []string{"postgres"}
+	for _, s := range settings {
+		command = append(command, "-c", s)
 	}
 	return &postgres{
 		url:  "postgres://postgres@" + loopback(port) + "/postgres?sslmode=disable",
-		what: "PostgreSQL (native)",
-		back: &process{
-			argv: argv, dir: dir, account: who,
-			logPath: filepath.Join(dir, "log"),
-			stopBy:  syscall.SIGINT, // "fast": ends sessions, writes a checkpoint
+		what: "PostgreSQL (docker, " + image + ")",
+		back: &container{
+			image: image,
+			ports: map[int]int{5432: port},
+			options: []testcontainers.ContainerCustomizer{
+				testcontainers.WithEnv(map[string]string{"POSTGRES_HOST_AUTH_METHOD": "trust"}),
+				testcontainers.WithCmd(command...),
+			},
 		},
 	}, nil
-}
-
-// postgresPrograms returns the folder of initdb and postgres, installed if need be.
-func postgresPrograms(ctx context.Context) (string, error) {
-	var bin string
-	err := need{
-		what:     "PostgreSQL's server",
-		packages: []string{"postgresql"},
-		instead:  "set ONCEWARD_TEST_POSTGRES to the URL of a server, or start Docker",
-		find: func() (err error) {
-			bin, err = findPostgresPrograms()
-			return err
-		},
-	}.ensure(ctx)
-	return bin, err
-}
-
-// findPostgresPrograms looks where Debian puts them (outside PATH, a folder for each major version), then in PATH.
-func findPostgresPrograms() (string, error) {
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if err != nil {
-		return "", fmt.Errorf("look for initdb: %w", err)
-	}
-	newest, bin := 0, ""
-	for _, f := range found {
-		dir := filepath.Dir(f)
-		if major, err := strconv.Atoi(filepath.Base(filepath.Dir(dir))); err == nil && major > newest {
-			newest, bin = major, dir
-		}
-	}
-	if bin != "" {
-		return bin, nil
-	}
-	initdb, err := exec.LookPath("initdb")
-	if err != nil {
-		return "", errors.New("no initdb in /usr/lib/postgresql/*/bin nor in PATH")
-	}
-	return filepath.Dir(initdb), nil
 }
 
 // uniqueName is the test's name in lower-case letters, digits and underscores, cut to max bytes, and a random end.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -16,7 +17,7 @@ import (
 // process is a native server: a program of this machine under an account that the program accepts.
 type process struct {
 	argv    []string
-	dir     string   // working folder
+	dir     string   // working folder, the server's own
 	account *account // nil: this process's own
 	logPath string   // stdout and stderr; never inherited, since a pipe of go test held open would hang it
 	stopBy  syscall.Signal
@@ -138,19 +139,23 @@ func (p *process) killAll(ctx context.Context) error {
 	})
 }
 
+// discard ends the program, if it runs, and removes its folder.
+func (p *process) discard(ctx context.Context) error {
+	return errors.Join(p.kill(ctx), os.RemoveAll(p.dir))
+}
+
 func (p *process) tail(context.Context) string {
-	const most = 4096
 	f, err := os.Open(p.logPath)
 	if err != nil {
 		return err.Error()
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		if _, err := f.Seek(-most, 2); err != nil {
+	if info, err := f.Stat(); err == nil && info.Size() > tailLength {
+		if _, err := f.Seek(-tailLength, io.SeekEnd); err != nil {
 			return err.Error()
 		}
 	}
-	buf := make([]byte, most)
+	buf := make([]byte, tailLength)
 	n, _ := f.Read(buf) // an empty log reads as io.EOF
 	return string(buf[:n])
 }

@@ -18,10 +18,15 @@ type backend interface {
 	stop(ctx context.Context) error
 	kill(ctx context.Context) error
 	alive(ctx context.Context) error
-	tail(ctx context.Context) string // the end of the server's log
+	tail(ctx context.Context) string   // the end of the server's log
+	discard(ctx context.Context) error // kill, and data and all go away
 }
 
-// launch starts the server and waits until probe succeeds. A server that exits meanwhile ends the wait at once.
+// tailLength is how much of a server's log an error shows, in bytes.
+const tailLength = 4096
+
+// launch starts the server and waits until probe succeeds. A server that exits meanwhile ends the wait at once. One that
+// does not serve is left for its owner to discard.
 func launch(ctx context.Context, name string, b backend, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
