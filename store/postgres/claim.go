@@ -1,0 +1,248 @@
+package postgres
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+// slack is how much longer than its retention a record lives. Whether a message
+// is too old to be judged is decided on the application's clock, whether its
+// record has expired on the database's: the two may differ by as much.
+const slack = 24 * time.Hour
+
+// claimOneSQL claims one record by the index record_pkey. It returns how many
+// rows it inserted: one or none.
+//
+// The claim waits for a lock at most as long as $5 says, and leaves lock_timeout
+// as it found it, however that was set: SET LOCAL … TO DEFAULT would undo a SET
+// made when the connection was opened. All of it is one statement because two
+// more cost as much time as they save here, and with database/sql a round trip
+// each. "claimed" runs whole before count has its result, and only then
+// set_config puts the value back. After an error the transaction is lost anyway.
+const claimOneSQL = `
+WITH wait AS MATERIALIZED (
+	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $5::text, true)
+), claimed AS (
+	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
+	SELECT $1::text, $2::text, $3::bytea, clock_timestamp() + $4::bigint * interval '1 microsecond' FROM wait
+	ON CONFLICT (scope, key) DO NOTHING
+	RETURNING 1
+)
+SELECT count(*), set_config('lock_timeout', (SELECT before FROM wait), true) FROM claimed`
+
+// claimManySQL claims many records by the index record_pkey, in their order:
+// two batches that take the same locks in opposite orders would deadlock. It
+// returns the rows it inserted, in that order, and last a row of NULLs that puts
+// lock_timeout back (see claimOneSQL).
+const claimManySQL = `
+WITH wait AS MATERIALIZED (
+	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $5::text, true)
+), claimed AS (
+	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
+	SELECT c.scope, c.key, c.fingerprint, clock_timestamp() + c.micros * interval '1 microsecond'
+	FROM wait, unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) AS c (scope, key, fingerprint, micros)
+	ORDER BY c.scope COLLATE "C", c.key COLLATE "C"
+	ON CONFLICT (scope, key) DO NOTHING
+	RETURNING scope, key
+)
+SELECT scope, key, NULL FROM claimed
+UNION ALL
+SELECT NULL, NULL, set_config('lock_timeout', (SELECT before FROM wait), true)`
+
+// fingerprintsSQL reads what the winners of lost claims recorded, by the index
+// record_pkey. A statement of its own, after the claim: in READ COMMITTED it
+// sees what was committed while the claim waited.
+const fingerprintsSQL = `
+SELECT r.scope, r.key, r.fingerprint
+FROM unnest($1::text[], $2::text[]) AS c (scope, key)
+JOIN {schema}.record r ON r.scope = c.scope AND r.key = c.key
+WHERE r.fingerprint IS NOT NULL`
+
+// Atomic implements idempotency.Store.
+//
+// Of an error that is none of the sentinels it is certain that the transaction
+// was rolled back: it is the work's own, or says what the work did wrong.
+func (d *Database[Tx]) Atomic(ctx context.Context, claims []idempotency.Claim, work func(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	asked, err := newClaimSet(claims)
+	if err != nil {
+		return err
+	}
+	tx, err := d.transport.begin(ctx, d.claim(asked))
+	if err != nil {
+		return storeError(ctx, "claim", err)
+	}
+	defer tx.end()
+	if lost := asked.lostWithFingerprint(); len(lost) > 0 {
+		if err := d.judge(ctx, d.transport.on(tx.lend()), lost); err != nil {
+			return storeError(ctx, "read the fingerprints of earlier claims", err)
+		}
+	}
+	if err := work(ctx, tx.lend(), asked.verdicts()); err != nil {
+		return tx.failure(err)
+	}
+	return tx.commit()
+}
+
+// claimSet is the claims of one call, equal ones together.
+type claimSet struct {
+	claims []storedClaim
+	// sorted holds the claims in the order in which they are locked, those
+	// that are equal in the order of the call.
+	sorted []*storedClaim
+}
+
+type storedClaim struct {
+	scope, key  string
+	fingerprint []byte
+	retention   time.Duration
+	verdict     idempotency.Verdict
+	// first is the first claim of the call that is equal to this one.
+	first *storedClaim
+}
+
+func newClaimSet(claims []idempotency.Claim) (*claimSet, error) {
+	set := &claimSet{claims: make([]storedClaim, len(claims)), sorted: make([]*storedClaim, len(claims))}
+	for i, c := range claims {
+		if err := c.Validate(); err != nil {
+			return nil, err
+		}
+		set.claims[i] = storedClaim{
+			scope: idempotency.StoredForm(c.Scope), key: idempotency.StoredForm(c.Key),
+			fingerprint: c.Fingerprint, retention: c.Retention, verdict: idempotency.Duplicate,
+		}
+		set.sorted[i] = &set.claims[i]
+	}
+	slices.SortStableFunc(set.sorted, compareClaims)
+	for i, c := range set.sorted {
+		c.first = c
+		if i > 0 && compareClaims(set.sorted[i-1], c) == 0 {
+			c.first = set.sorted[i-1].first
+			if c.reuses(c.first.fingerprint) {
+				c.verdict = idempotency.Reused
+			}
+		}
+	}
+	return set, nil
+}
+
+func compareClaims(a, b *storedClaim) int {
+	return cmp.Or(strings.Compare(a.scope, b.scope), strings.Compare(a.key, b.key))
+}
+
+// reuses reports whether a key that was recorded with this fingerprint is
+// claimed for another intent. Nil is not compared.
+func (c *storedClaim) reuses(recorded []byte) bool {
+	return recorded != nil && c.fingerprint != nil && !bytes.Equal(recorded, c.fingerprint)
+}
+
+func (set *claimSet) verdicts() []idempotency.Verdict {
+	verdicts := make([]idempotency.Verdict, len(set.claims))
+	for i := range set.claims {
+		verdicts[i] = set.claims[i].verdict
+	}
+	return verdicts
+}
+
+// claim is the statement that claims the set, and notes which claims are fresh.
+func (d *Database[Tx]) claim(set *claimSet) query {
+	switch len(set.claims) {
+	case 0:
+		return query{}
+	case 1:
+		c := &set.claims[0]
+		return query{d.claimOneSQL, []any{c.scope, c.key, bytesArg(c.fingerprint), lifetime(c.retention), d.lockTimeout()}, func(row scanner) error {
+			var inserted int64
+			var restored string
+			if err := row.Scan(&inserted, &restored); err != nil {
+				return err
+			}
+			if inserted == 1 {
+				c.verdict = idempotency.Fresh
+			}
+			return nil
+		}}
+	}
+	var scopes, keys, fingerprints, micros arrayLiteral
+	for _, c := range set.sorted {
+		if c.first == c {
+			scopes.addText(c.scope)
+			keys.addText(c.key)
+			fingerprints.addBytes(c.fingerprint)
+			micros.addInt(lifetime(c.retention))
+		}
+	}
+	next := 0
+	return query{d.claimManySQL, []any{scopes.String(), keys.String(), fingerprints.String(), micros.String(), d.lockTimeout()}, func(row scanner) error {
+		var scope, key, restored *string
+		if err := row.Scan(&scope, &key, &restored); err != nil || scope == nil {
+			return err
+		}
+		// Rows come back in the order in which they were inserted.
+		for next < len(set.sorted) {
+			c := set.sorted[next]
+			next++
+			if c.scope == *scope && c.key == *key {
+				c.verdict = idempotency.Fresh
+				break
+			}
+		}
+		return nil
+	}}
+}
+
+// lifetime is how long a record lives, in microseconds.
+func lifetime(retention time.Duration) int64 {
+	return min(retention, maxRetention).Microseconds() + slack.Microseconds()
+}
+
+// maxRetention keeps sums of times within what a timestamptz and a Duration hold.
+const maxRetention = 200 * 365 * 24 * time.Hour
+
+// lostWithFingerprint returns the claims whose verdict hangs on what another
+// transaction recorded.
+func (set *claimSet) lostWithFingerprint() []*storedClaim {
+	var lost []*storedClaim
+	for _, c := range set.sorted {
+		if c.first.verdict != idempotency.Fresh && c.fingerprint != nil {
+			lost = append(lost, c)
+		}
+	}
+	return lost
+}
+
+// judge compares lost claims with what is recorded. A record that was pruned in
+// the meantime, or has no fingerprint, is not compared.
+func (d *Database[Tx]) judge(ctx context.Context, r runner, lost []*storedClaim) error {
+	var scopes, keys arrayLiteral
+	for i, c := range lost {
+		c.verdict = idempotency.Duplicate
+		if i == 0 || lost[i-1].first != c.first {
+			scopes.addText(c.scope)
+			keys.addText(c.key)
+		}
+	}
+	return r.query(ctx, query{d.fingerprintsSQL, []any{scopes.String(), keys.String()}, func(row scanner) error {
+		var scope, key string
+		var recorded []byte
+		if err := row.Scan(&scope, &key, &recorded); err != nil {
+			return err
+		}
+		same := &storedClaim{scope: scope, key: key}
+		i, _ := slices.BinarySearchFunc(lost, same, compareClaims)
+		for ; i < len(lost) && compareClaims(lost[i], same) == 0; i++ {
+			if lost[i].reuses(recorded) {
+				lost[i].verdict = idempotency.Reused
+			}
+		}
+		return nil
+	}})
+}

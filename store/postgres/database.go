@@ -1,0 +1,150 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// Store keeps records and dead letters in PostgreSQL through pgx. Its work runs on a pgx.Tx.
+type Store = Database[pgx.Tx]
+
+// SQLStore does the same through database/sql. Its work runs on a *sql.Tx.
+type SQLStore = Database[*sql.Tx]
+
+var (
+	_ inbox.Store[pgx.Tx]  = (*Store)(nil)
+	_ inbox.Store[*sql.Tx] = (*SQLStore)(nil)
+)
+
+// Database is a store on one PostgreSQL schema, over its transaction type. Use
+// it by the names Store and SQLStore. It is safe for concurrent use.
+type Database[Tx any] struct {
+	settings
+	transport transport[Tx]
+
+	// The statements of the hot path, with the schema's name in place.
+	claimOneSQL, claimManySQL, fingerprintsSQL, lockKeySharesSQL string
+}
+
+// New returns a store on the pool. It uses one connection of the pool for each
+// Atomic that runs at the same time, and never more than one for each call.
+// It panics on an option that cannot work; nothing is sent to the server
+// before the first call.
+func New(pool *pgxpool.Pool, options ...Option) *Store {
+	return newDatabase(options, func(s settings) transport[pgx.Tx] { return newPgxTransport(pool, s.commitDeadline) })
+}
+
+// NewSQL returns a store on a database/sql pool whose driver speaks to
+// PostgreSQL: pgx's stdlib, or any other that reports SQLSTATEs by a method
+// SQLState() string, as lib/pq does. Otherwise it is like New.
+func NewSQL(db *sql.DB, options ...Option) *SQLStore {
+	return newDatabase(options, func(s settings) transport[*sql.Tx] { return sqlTransport{db, s.commitDeadline} })
+}
+
+func newDatabase[Tx any](options []Option, newTransport func(settings) transport[Tx]) *Database[Tx] {
+	s, err := newSettings(options)
+	if err != nil {
+		panic(err)
+	}
+	d := &Database[Tx]{settings: s, transport: newTransport(s)}
+	d.claimOneSQL = d.sql(claimOneSQL)
+	d.claimManySQL = d.sql(claimManySQL)
+	d.fingerprintsSQL = d.sql(fingerprintsSQL)
+	d.lockKeySharesSQL = d.sql(lockKeysSQL, "KEY SHARE")
+	return d
+}
+
+// sql puts the schema's name in place of {schema}, and strength, if given, in
+// place of {strength}.
+func (d *Database[Tx]) sql(statement string, strength ...string) string {
+	for _, s := range strength {
+		statement = strings.ReplaceAll(statement, "{strength}", s)
+	}
+	return strings.ReplaceAll(statement, "{schema}", d.quoted())
+}
+
+// transport is what pgx and database/sql do differently.
+type transport[Tx any] interface {
+	// begin starts a READ COMMITTED transaction and runs first in it, in the
+	// same round trip where the driver can. first.statement may be empty.
+	// Errors are the driver's.
+	begin(ctx context.Context, first query) (transaction[Tx], error)
+
+	// on runs statements in a transaction that was lent.
+	on(tx Tx) runner
+}
+
+// transaction is one that was begun and not yet ended.
+type transaction[Tx any] interface {
+	// lend returns what the work gets.
+	lend() Tx
+
+	// failure says what an error returned by the work means, now that it has
+	// returned: the error itself, or one that wraps it and a sentinel.
+	failure(err error) error
+
+	// commit takes the transaction back and commits it. Its errors are
+	// sentinels, or say what the work did wrong.
+	commit() error
+
+	// end rolls back unless commit was called, and gives back the connection.
+	end()
+}
+
+// runner runs statements. Arguments are strings, integers, booleans, []byte and
+// nil: the types that every driver and every exec mode of pgx agrees on.
+type runner interface {
+	exec(ctx context.Context, statement string, args ...any) (rows int64, err error)
+	query(ctx context.Context, q query) error
+}
+
+// query is a statement and what is done with each row of its result.
+type query struct {
+	statement string
+	args      []any
+	row       func(row scanner) error
+}
+
+type scanner interface{ Scan(dest ...any) error }
+
+// boundWaitSQL bounds the waits for locks in a transaction of the store's own.
+const boundWaitSQL = `SELECT set_config('lock_timeout', $1::text, true)`
+
+// inTransaction runs one of the store's own operations. Its errors are sentinels.
+func (d *Database[Tx]) inTransaction(ctx context.Context, doing string, work func(ctx context.Context, r runner) error) error {
+	boundWait := query{boundWaitSQL, []any{d.lockTimeout()}, func(row scanner) error {
+		var set string
+		return row.Scan(&set)
+	}}
+	return d.transact(ctx, doing, boundWait, work)
+}
+
+// transact is inTransaction with another first statement, or none.
+func (d *Database[Tx]) transact(ctx context.Context, doing string, first query, work func(ctx context.Context, r runner) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	tx, err := d.transport.begin(ctx, first)
+	if err != nil {
+		return storeError(ctx, doing, err)
+	}
+	defer tx.end()
+	if err := work(ctx, d.transport.on(tx.lend())); err != nil {
+		return tx.failure(storeError(ctx, doing, err))
+	}
+	return tx.commit()
+}
+
+// bytesArg keeps nil and empty apart: drivers differ in what a nil slice means.
+func bytesArg(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}

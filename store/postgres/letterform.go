@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/inbox"
+)
+
+// maxErrorBytes bounds the text of an error in a row: enough for a stack trace,
+// too little to fill a disk with the same one.
+const maxErrorBytes = 8 << 10
+
+// errorText is the text of an error as a text column can hold it.
+func errorText(s string) string {
+	const ellipsis = "…"
+	cut := len(s) > maxErrorBytes
+	if cut {
+		s = s[:maxErrorBytes-len(ellipsis)]
+	}
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+	if cut {
+		s += ellipsis
+	}
+	return s
+}
+
+// rawFields holds, in the column raw, the fields of a message whose stored form
+// does not give them back. encoding/json writes []byte in base64.
+type rawFields struct {
+	ID       []byte `json:"id,omitempty"`
+	Source   []byte `json:"source,omitempty"`
+	Topic    []byte `json:"topic,omitempty"`
+	Key      []byte `json:"key,omitempty"`
+	Position []byte `json:"position,omitempty"`
+}
+
+// storedForm returns the stored form of s, and s itself if they differ.
+func storedForm(s string) (form string, raw []byte) {
+	if form = idempotency.StoredForm(s); form != s {
+		raw = []byte(s)
+	}
+	return form, raw
+}
+
+func originalOf(form string, raw []byte) string {
+	if raw != nil {
+		return string(raw)
+	}
+	return form
+}
+
+// letterArgs are the arguments of addLetterSQL.
+func letterArgs(l inbox.DeadLetter) ([]any, error) {
+	var raw rawFields
+	var id, source, topic, position string
+	var key, rawColumn, headers any
+	m := l.Message
+	id, raw.ID = storedForm(m.ID)
+	source, raw.Source = storedForm(m.Source)
+	topic, raw.Topic = storedForm(m.Topic)
+	position, raw.Position = storedForm(m.Position)
+	if m.Key != nil {
+		key, raw.Key = storedForm(string(m.Key))
+	}
+	if raw.ID != nil || raw.Source != nil || raw.Topic != nil || raw.Key != nil || raw.Position != nil {
+		text, err := json.Marshal(raw)
+		if err != nil {
+			return nil, err
+		}
+		rawColumn = string(text)
+	}
+	if m.Headers != nil {
+		text, err := headersText(m.Headers)
+		if err != nil {
+			return nil, err
+		}
+		headers = text
+	}
+	return []any{
+		idempotency.StoredForm(l.Consumer), topic, source, id, string(l.Reason), errorText(l.Error), int64(l.Attempts),
+		key, bytesArg(m.Payload), headers, position, timeArg(m.Time), parks(l), rawColumn,
+	}, nil
+}
+
+// parks reports whether the letter holds up others: without a key there is
+// nothing to wait for.
+func parks(l inbox.DeadLetter) bool { return l.ParksKey && l.Message.Key != nil }
+
+// letterColumns are what scanLetter reads. Times come as microseconds, because
+// how a timestamptz looks depends on the connection's settings.
+const letterColumns = `number, topic, source, message_id, reason, error, attempts, message_key, payload, headers::text, position,
+	(extract(epoch FROM message_time) * 1000000)::bigint, parks_key, (extract(epoch FROM created_at) * 1000000)::bigint, raw::text`
+
+func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
+	l := inbox.DeadLetter{Consumer: consumer}
+	m := &l.Message
+	var reason string
+	var key, headers, rawColumn *string
+	var sentAt *int64
+	var createdAt int64
+	err := row.Scan(&l.Number, &m.Topic, &m.Source, &m.ID, &reason, &l.Error, &l.Attempts, &key, &m.Payload, &headers, &m.Position,
+		&sentAt, &l.ParksKey, &createdAt, &rawColumn)
+	if err != nil {
+		return l, err
+	}
+	var raw rawFields
+	if rawColumn != nil {
+		if err := json.Unmarshal([]byte(*rawColumn), &raw); err != nil {
+			return l, fmt.Errorf("dead letter %d: column raw: %w", l.Number, err)
+		}
+	}
+	if headers != nil {
+		if m.Headers, err = parseHeaders(*headers); err != nil {
+			return l, fmt.Errorf("dead letter %d: column headers: %w", l.Number, err)
+		}
+	}
+	m.ID = originalOf(m.ID, raw.ID)
+	m.Source = originalOf(m.Source, raw.Source)
+	m.Topic = originalOf(m.Topic, raw.Topic)
+	m.Position = originalOf(m.Position, raw.Position)
+	if key != nil {
+		m.Key = []byte(originalOf(*key, raw.Key))
+	}
+	if sentAt != nil {
+		m.Time = time.UnixMicro(*sentAt).UTC()
+	}
+	l.Reason = inbox.Reason(reason)
+	l.CreatedAt = time.UnixMicro(createdAt).UTC()
+	return l, nil
+}
+
+// headerText is a string of a header in the column headers: as it is if a
+// person can read it there, else {"base64":"…"}. Null: a nil value.
+type headerText []byte
+
+type base64Text struct {
+	Base64 []byte `json:"base64"`
+}
+
+func (h headerText) MarshalJSON() ([]byte, error) {
+	if h == nil {
+		return []byte("null"), nil
+	}
+	if utf8.Valid(h) && bytes.IndexByte(h, 0) < 0 {
+		return plainJSON(string(h))
+	}
+	return json.Marshal(base64Text{h})
+}
+
+func (h *headerText) UnmarshalJSON(text []byte) error {
+	var s string
+	switch {
+	case string(text) == "null":
+		*h = nil
+		return nil
+	case len(text) > 0 && text[0] == '{':
+		var encoded base64Text
+		err := json.Unmarshal(text, &encoded)
+		*h = encoded.Base64
+		return err
+	}
+	err := json.Unmarshal(text, &s)
+	*h = []byte(s)
+	return err
+}
+
+// plainJSON leaves <, > and & readable.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+func headersText(headers []inbox.Header) (string, error) {
+	pairs := make([][2]headerText, len(headers))
+	for i, h := range headers {
+		pairs[i] = [2]headerText{headerText([]byte(h.Name)), h.Value}
+	}
+	text, err := plainJSON(pairs)
+	return string(text), err
+}
+
+func parseHeaders(text string) ([]inbox.Header, error) {
+	var pairs [][]headerText
+	if err := json.Unmarshal([]byte(text), &pairs); err != nil {
+		return nil, err
+	}
+	headers := make([]inbox.Header, len(pairs))
+	for i, pair := range pairs {
+		if len(pair) != 2 {
+			return nil, errors.New("not a list of pairs")
+		}
+		headers[i] = inbox.Header{Name: string(pair[0]), Value: pair[1]}
+	}
+	return headers, nil
+}
+
+// timeArg is a time as every setting of the connection reads it, to the
+// microsecond; nil for the zero time. A producer's clock can say anything: what
+// no calendar shows is moved to the nearest year that one does.
+func timeArg(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	switch {
+	case t.Year() < 1:
+		t = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	case t.Year() > 9999:
+		t = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	}
+	return t.Format("2006-01-02 15:04:05.999999Z07:00")
+}

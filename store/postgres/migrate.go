@@ -1,0 +1,165 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// migration is a file migrations/NNN_name.sql: NNN is its version, counted from one.
+type migration struct {
+	version   int
+	name, sql string
+}
+
+// migrations are all of them, in order. The files are part of the program, so
+// that a wrong one is a mistake of ours that the first test shows.
+var migrations = readMigrations(migrationFiles)
+
+func readMigrations(files fs.FS) []migration {
+	paths, err := fs.Glob(files, "migrations/*.sql")
+	if err != nil {
+		panic(err)
+	}
+	all := make([]migration, 0, len(paths))
+	for i, path := range paths {
+		number, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(path, "migrations/"), ".sql"), "_")
+		text, err := fs.ReadFile(files, path)
+		if err != nil {
+			panic(err)
+		}
+		if version, err := strconv.Atoi(number); err != nil || version != i+1 {
+			panic("postgres: " + path + " is not migration " + strconv.Itoa(i+1))
+		}
+		all = append(all, migration{i + 1, name, string(text)})
+	}
+	return all
+}
+
+// migrateLockSQL lets one process migrate at a time: CREATE … IF NOT EXISTS fails
+// when two do it at once.
+const migrateLockSQL = `SELECT pg_advisory_xact_lock($1::bigint)`
+
+// schemaExistsSQL is asked first because CREATE SCHEMA IF NOT EXISTS takes the
+// right to create one even where it exists.
+const schemaExistsSQL = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)`
+
+const createMigrationSQL = `
+CREATE TABLE {schema}.migration (
+	version    integer     NOT NULL,
+	name       text        NOT NULL,
+	applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+	CONSTRAINT migration_pkey PRIMARY KEY (version)
+);
+COMMENT ON TABLE {schema}.migration IS 'Migrations that were applied'`
+
+const migrationExistsSQL = `
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+	WHERE n.nspname = $1::text AND c.relname = 'migration')`
+
+// migrationVersionSQL reads the whole of a table with a row for each migration.
+const migrationVersionSQL = `SELECT coalesce(max(version), 0) FROM {schema}.migration`
+
+const addMigrationSQL = `INSERT INTO {schema}.migration (version, name) VALUES ($1::bigint, $2::text)`
+
+// Migrate brings the schema to the version this program needs: it creates the
+// schema if it is missing and applies each missing migration in a transaction of
+// its own. It does nothing if nothing is missing. Any number of processes may
+// call it at the same time; one works, the others wait for it until ctx ends.
+func (d *Database[Tx]) Migrate(ctx context.Context) error {
+	doing := fmt.Sprintf("migrate schema %q", d.schema)
+	for done := false; !done; {
+		err := d.transact(ctx, doing, query{}, func(ctx context.Context, r runner) error {
+			version, err := d.prepareMigration(ctx, r)
+			if err != nil || version >= len(migrations) {
+				done = true
+				return err
+			}
+			next := migrations[version]
+			if _, err := r.exec(ctx, d.sql(next.sql)); err != nil {
+				return fmt.Errorf("migration %03d_%s: %w", next.version, next.name, err)
+			}
+			_, err = r.exec(ctx, d.sql(addMigrationSQL), int64(next.version), next.name)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareMigration takes the lock, and creates what the first migration needs.
+func (d *Database[Tx]) prepareMigration(ctx context.Context, r runner) (version int, err error) {
+	if err := refuseEncoding(ctx, r); err != nil {
+		return 0, err
+	}
+	if _, err := r.exec(ctx, migrateLockSQL, d.advisoryLock("migrate")); err != nil {
+		return 0, err
+	}
+	for _, part := range []struct{ exists, create string }{
+		{schemaExistsSQL, `CREATE SCHEMA {schema}`},
+		{migrationExistsSQL, createMigrationSQL},
+	} {
+		var exists bool
+		err := r.query(ctx, query{part.exists, []any{d.schema}, func(row scanner) error { return row.Scan(&exists) }})
+		if err != nil {
+			return 0, err
+		}
+		if !exists {
+			if _, err := r.exec(ctx, d.sql(part.create)); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return d.version(ctx, r)
+}
+
+func (d *Database[Tx]) version(ctx context.Context, r runner) (version int, err error) {
+	err = r.query(ctx, query{d.sql(migrationVersionSQL), nil, func(row scanner) error { return row.Scan(&version) }})
+	return version, err
+}
+
+const encodingSQL = `SELECT current_setting('server_encoding')`
+
+func refuseEncoding(ctx context.Context, r runner) error {
+	var encoding string
+	err := r.query(ctx, query{encodingSQL, nil, func(row scanner) error { return row.Scan(&encoding) }})
+	if err == nil && encoding != "UTF8" {
+		err = fmt.Errorf("the database is encoded in %s and cannot hold every message ID: create it with ENCODING 'UTF8'", encoding)
+	}
+	return err
+}
+
+const readOnlySQL = `SELECT current_setting('transaction_read_only')`
+
+// Check implements inbox.Store. It runs what Atomic runs, so a server that takes
+// no writes and a pooler that loses prepared statements show here.
+func (d *Database[Tx]) Check(ctx context.Context) error {
+	return d.inTransaction(ctx, "check", func(ctx context.Context, r runner) error {
+		if err := refuseEncoding(ctx, r); err != nil {
+			return err
+		}
+		var readOnly string
+		err := r.query(ctx, query{readOnlySQL, nil, func(row scanner) error { return row.Scan(&readOnly) }})
+		if err != nil {
+			return err
+		}
+		if readOnly == "on" {
+			return fmt.Errorf("%w: the server takes no writes: connect to the primary (target_session_attrs=read-write)", idempotency.ErrUnavailable)
+		}
+		version, err := d.version(ctx, r)
+		if err == nil && version < len(migrations) {
+			err = fmt.Errorf("%w: schema %q has version %d, this program needs %d: run Migrate", idempotency.ErrNotMigrated, d.schema, version, len(migrations))
+		}
+		return err
+	})
+}

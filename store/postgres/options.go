@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	// DefaultSchema is the PostgreSQL schema that holds the tables.
+	DefaultSchema = "onceward"
+
+	// DefaultClaimWait is how long Atomic waits for the transaction that holds
+	// a claim: longer than most handlers run, shorter than brokers' patience.
+	DefaultClaimWait = 5 * time.Second
+
+	// DefaultCommitDeadline is how long a commit may take before its outcome
+	// counts as unknown.
+	DefaultCommitDeadline = 10 * time.Second
+)
+
+// Option changes a default of New and NewSQL.
+type Option func(*settings)
+
+type settings struct {
+	schema         string
+	claimWait      time.Duration
+	commitDeadline time.Duration
+}
+
+// WithSchema names the PostgreSQL schema that holds the tables; DefaultSchema
+// by default. Any name is allowed, it is quoted where it is used. Stores with
+// different schemas know nothing of each other.
+func WithSchema(name string) Option {
+	return func(s *settings) { s.schema = name }
+}
+
+// WithClaimWait bounds how long Atomic, and whatever else locks rows, waits for
+// a lock before it gives up with idempotency.ErrInProgress; DefaultClaimWait by
+// default, at least a millisecond. A batch whose claims are held by several
+// transactions waits for them one after the other, for each so long.
+func WithClaimWait(wait time.Duration) Option {
+	return func(s *settings) { s.claimWait = wait }
+}
+
+// WithCommitDeadline bounds how long a commit may take before the connection is
+// given up and the outcome is idempotency.ErrCommitUnknown;
+// DefaultCommitDeadline by default.
+func WithCommitDeadline(deadline time.Duration) Option {
+	return func(s *settings) { s.commitDeadline = deadline }
+}
+
+func newSettings(options []Option) (settings, error) {
+	s := settings{schema: DefaultSchema, claimWait: DefaultClaimWait, commitDeadline: DefaultCommitDeadline}
+	for _, option := range options {
+		option(&s)
+	}
+	return s, s.validate()
+}
+
+// maxIdentifierBytes is NAMEDATALEN-1: PostgreSQL cuts longer names, silently.
+const maxIdentifierBytes = 63
+
+func (s settings) validate() error {
+	switch {
+	case s.schema == "":
+		return errors.New("postgres: WithSchema: the name is empty: leave the option out to use " + DefaultSchema)
+	case len(s.schema) > maxIdentifierBytes:
+		return fmt.Errorf("postgres: WithSchema: the name has %d bytes: PostgreSQL keeps %d of them, choose a shorter one", len(s.schema), maxIdentifierBytes)
+	case !utf8.ValidString(s.schema) || strings.IndexByte(s.schema, 0) >= 0:
+		return errors.New("postgres: WithSchema: the name is not UTF-8 or has a NUL byte: PostgreSQL refuses it")
+	case strings.HasPrefix(s.schema, "pg_"):
+		return fmt.Errorf("postgres: WithSchema(%q): PostgreSQL keeps names that start with pg_ for itself", s.schema)
+	case s.claimWait < time.Millisecond || s.claimWait > maxLockTimeout:
+		return fmt.Errorf("postgres: WithClaimWait(%v): must lie between 1ms and %v", s.claimWait, maxLockTimeout)
+	case s.commitDeadline <= 0:
+		return fmt.Errorf("postgres: WithCommitDeadline(%v): must be positive", s.commitDeadline)
+	}
+	return nil
+}
+
+// maxLockTimeout is what PostgreSQL's lock_timeout can hold, in whole days.
+const maxLockTimeout = 24 * 24 * time.Hour
+
+// lockTimeout is the claim wait as a value of lock_timeout.
+func (s settings) lockTimeout() string {
+	return strconv.FormatInt(s.claimWait.Milliseconds(), 10) + "ms"
+}
+
+// quoted is the schema as an SQL identifier.
+func (s settings) quoted() string {
+	return `"` + strings.ReplaceAll(s.schema, `"`, `""`) + `"`
+}

@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+// readCommitted is said in every BEGIN: the server's or the role's default may
+// be another level, in which a claim cannot wait for the one before it.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
+// PgConn.TxStatus values.
+const (
+	statusIdle   = 'I'
+	statusFailed = 'E'
+)
+
+type pgxTransport struct {
+	pool           *pgxpool.Pool
+	commitDeadline time.Duration
+	// describes: the pool runs in QueryExecModeDescribeExec, in which a
+	// statement is parsed in one round trip and run in the next. Behind a
+	// PgBouncer, outside of a transaction, those may reach two servers, and
+	// the second runs whatever another client has parsed there.
+	describes bool
+}
+
+func newPgxTransport(pool *pgxpool.Pool, commitDeadline time.Duration) *pgxTransport {
+	mode := pool.Config().ConnConfig.DefaultQueryExecMode
+	return &pgxTransport{pool: pool, commitDeadline: commitDeadline, describes: mode == pgx.QueryExecModeDescribeExec}
+}
+
+func (p *pgxTransport) begin(ctx context.Context, first query) (transaction[pgx.Tx], error) {
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("acquire a connection: %w", err)
+	}
+	t := &pgxTransaction{ctx: ctx, conn: conn, raw: conn.Conn(), commitDeadline: p.commitDeadline}
+	// From here on the end of ctx closes the connection, whatever it waits
+	// for. The store's own statements need no watch on ctx of their own.
+	t.unwatch = context.AfterFunc(ctx, t.sever)
+	if err := p.start(context.WithoutCancel(ctx), t, first); err != nil {
+		t.end()
+		return nil, err
+	}
+	t.lent.tx, t.lent.use = t.tx, &t.use
+	return t, nil
+}
+
+// start sends BEGIN and the first statement in one round trip.
+func (p *pgxTransport) start(ctx context.Context, t *pgxTransaction, first query) (err error) {
+	if first.statement == "" || p.describes {
+		if t.tx, err = t.raw.BeginTx(ctx, readCommitted); err != nil || first.statement == "" {
+			return err
+		}
+		return p.on(t.tx).query(ctx, first)
+	}
+	var batch pgx.Batch
+	batch.BeginTx(readCommitted)
+	batch.Queue(first.statement, first.args...)
+	results := t.raw.SendBatch(ctx, &batch)
+	t.tx = results.Tx()
+	_, err = results.Exec()
+	if err == nil {
+		rows, _ := results.Query()
+		err = eachRow(rows, first.row)
+	}
+	if closed := results.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+func (p *pgxTransport) on(tx pgx.Tx) runner { return pgxRunner{tx, p.describes} }
+
+type pgxRunner struct {
+	tx        pgx.Tx
+	describes bool
+}
+
+func (r pgxRunner) exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	tag, err := r.tx.Exec(ctx, statement, r.inMode(args)...)
+	return tag.RowsAffected(), err
+}
+
+func (r pgxRunner) query(ctx context.Context, q query) error {
+	rows, _ := r.tx.Query(ctx, q.statement, r.inMode(q.args)...)
+	return eachRow(rows, q.row)
+}
+
+// inMode saves the round trip of a describe that says nothing new: the
+// statements here name the types of their arguments.
+func (r pgxRunner) inMode(args []any) []any {
+	if r.describes && len(args) > 0 {
+		return append([]any{pgx.QueryExecModeExec}, args...)
+	}
+	return args
+}
+
+func eachRow(rows pgx.Rows, row func(scanner) error) error {
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// pgxTransaction is one connection of the pool for as long as one Atomic runs.
+type pgxTransaction struct {
+	ctx            context.Context
+	unwatch        func() bool
+	raw            *pgx.Conn
+	tx             pgx.Tx
+	lent           lentTx
+	use            use
+	commitDeadline time.Duration
+
+	mu sync.Mutex
+	// conn is nil once the connection was given back or taken from the pool.
+	conn    *pgxpool.Conn
+	severed bool
+}
+
+// sever closes the socket under whatever the work is doing, so that the server
+// rolls back even if the work never returns. The connection leaves the pool,
+// which may open another in its place at once.
+func (t *pgxTransaction) sever() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conn == nil {
+		return
+	}
+	t.severed = true
+	_ = t.raw.PgConn().Conn().Close()
+	t.conn.Hijack()
+	t.conn = nil
+}
+
+func (t *pgxTransaction) lend() pgx.Tx { return &t.lent }
+
+func (t *pgxTransaction) failure(err error) error {
+	t.use.revoke()
+	if t.ctx.Err() != nil {
+		return endedError(t.ctx, err)
+	}
+	return workError(err, t.raw.PgConn().TxStatus() == statusFailed, t.raw.IsClosed())
+}
+
+func (t *pgxTransaction) commit() error {
+	inUse := t.use.revoke()
+	if !t.unwatch() {
+		return endedError(t.ctx, nil)
+	}
+	pg := t.raw.PgConn()
+	switch {
+	case inUse:
+		t.sever()
+		return errStillUsed
+	case pg.IsClosed():
+		return fmt.Errorf("postgres: connection lost while the work ran: %w", idempotency.ErrUnavailable)
+	case pg.IsBusy():
+		t.sever()
+		return errRowsOpen
+	case pg.TxStatus() == statusIdle:
+		return errEnded
+	case pg.TxStatus() == statusFailed:
+		return errSwallowed
+	}
+	// A commit that has begun is not called off: its outcome would be unknown.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)
+	defer cancel()
+	switch err := t.tx.Commit(ctx); {
+	case err == nil:
+		return nil
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return errSwallowed
+	default:
+		return commitError(err, pgconn.SafeToRetry(err))
+	}
+}
+
+func (t *pgxTransaction) end() {
+	if t.use.revoke() {
+		t.sever()
+	}
+	t.unwatch()
+	pg := t.raw.PgConn()
+	if t.tx != nil && !t.isSevered() && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() != statusIdle {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)
+		defer cancel()
+		// If it fails the connection is closed, which rolls back as well.
+		_ = t.tx.Rollback(ctx)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.conn != nil {
+		// The pool closes connections that are busy or not idle.
+		t.conn.Release()
+		t.conn = nil
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)
+	defer cancel()
+	_ = t.raw.Close(ctx)
+}
+
+func (t *pgxTransaction) isSevered() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.severed
+}
