@@ -1,0 +1,58 @@
+// Package sqlite is the embedded store: one file, no server. It is made for
+// single-binary programs, for tests and for trying Onceward out.
+//
+//	store, err := sqlite.Open(ctx, "shop.db")
+//	…
+//	_, err = store.DB().ExecContext(ctx, "CREATE TABLE IF NOT EXISTS orders (…)")
+//	billing := inbox.New(store, "billing", func(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
+//		_, err := tx.ExecContext(ctx, "INSERT INTO orders …")
+//		return err
+//	})
+//
+// The application's tables live in the same file, because only then can one
+// transaction hold the claim and the effect. The store's own are named onceward_*.
+//
+// # One writer
+//
+// SQLite lets one transaction write at a time, whatever it writes. A claim
+// therefore waits for every other claim and write on the file, not only for
+// those of its own key, and handlers should be quick: what a handler takes,
+// everybody waits. Reads never wait and never hold up a writer (WAL).
+//
+//	idle ──BEGIN IMMEDIATE──▶ writing: claim, work ──COMMIT──▶ idle (recorded)
+//	 │                           │
+//	 │ lock held by another      └─ error, panic, ended context, kill:
+//	 ▼ transaction                  ROLLBACK ──▶ idle (the key is free)
+//	waiting ──claim wait over──▶ ErrInProgress
+//
+// A handler uses the transaction it is given. Inside it, a write through
+// [Store.DB] or another call of the store waits for the handler itself and
+// fails when the wait is over.
+//
+// Any number of processes may open the same file on the same machine. They
+// share the lock by polling it, without a queue: one that never pauses between
+// transactions can keep another one waiting. Network file systems don't work:
+// WAL needs memory that all processes share.
+//
+// # What a commit is worth
+//
+// Each commit is flushed to the disk (synchronous=FULL) before Atomic returns:
+// what was acknowledged survives a kill of the process and of the machine. The
+// price is one fsync for each transaction; batches share it. See [WithoutFsync]
+// for the other choice.
+//
+// # Errors
+//
+//	what happened                               error                             what is known
+//	another transaction held the lock too long  idempotency.ErrInProgress         nothing was done
+//	disk full, I/O error, file gone, closed     idempotency.ErrUnavailable        rolled back
+//	I/O error while committing                  idempotency.ErrCommitUnknown      the next claim tells
+//	the work ended the transaction              idempotency.ErrTransactionEnded   the next claim tells
+//	the tables are missing or of another age    idempotency.ErrNotMigrated        nothing was done
+//	the context ended                           its error                         rolled back
+//	anything else                               the work's error                  rolled back
+//
+// SQLite can end a transaction by itself, for instance in a statement with ON
+// CONFLICT ROLLBACK. Work that ignores the error of such a statement and goes on
+// writes outside of any transaction; it is told by ErrTransactionEnded.
+package sqlite

@@ -1,0 +1,75 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+// failed wraps an error of the store's own statements with its meaning.
+func failed(doing string, err error) error {
+	meaning := error(nil)
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case isBusy(err):
+		meaning = idempotency.ErrInProgress
+	case isUnavailable(err):
+		meaning = idempotency.ErrUnavailable
+	case strings.Contains(err.Error(), "no such table: onceward_"):
+		return fmt.Errorf("sqlite: %s: %w: %w: sqlite.Open creates the tables", doing, idempotency.ErrNotMigrated, err)
+	}
+	if meaning == nil {
+		return fmt.Errorf("sqlite: %s: %w", doing, err)
+	}
+	return fmt.Errorf("sqlite: %s: %w: %w", doing, meaning, err)
+}
+
+// primaryCode is SQLite's result code without the extension, or 0.
+func primaryCode(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// isBusy: another connection holds the write lock.
+func isBusy(err error) bool {
+	code := primaryCode(err)
+	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
+}
+
+// isUnavailable: the file, the disk under it or the memory for it failed, not
+// what was asked of them.
+func isUnavailable(err error) bool {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+		sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM:
+		return true
+	}
+	// database/sql keeps the error of a closed DB to itself.
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || strings.Contains(err.Error(), "sql: database is closed") ||
+		errors.Is(err, idempotency.ErrUnavailable)
+}
+
+// isEnded: a COMMIT or ROLLBACK found no transaction, because the work ended it,
+// through *sql.Tx or by a statement.
+func isEnded(err error) bool {
+	return errors.Is(err, sql.ErrTxDone) ||
+		primaryCode(err) == sqlite3.SQLITE_ERROR && strings.Contains(err.Error(), "no transaction is active")
+}
+
+// isCommitUnknown: the commit record may be in the log although COMMIT failed,
+// for instance when the flush after it did. A full disk is not among these: the
+// record is the last thing written, and it did not fit.
+func isCommitUnknown(err error) bool {
+	return primaryCode(err) == sqlite3.SQLITE_IOERR || errors.Is(err, driver.ErrBadConn)
+}

@@ -1,0 +1,82 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+
+	"github.com/onceward/onceward/idempotency"
+)
+
+// schema creates all tables of schemaVersion in an empty database.
+//
+//go:embed schema.sql
+var schema string
+
+const schemaVersion = 1
+
+const findSchemaTable = `SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'onceward_schema')`
+
+const readVersion = `SELECT version FROM onceward_schema`
+
+// migrate brings the tables to schemaVersion in one transaction. Of several
+// processes that open a new file at once, the first creates them. A file that is
+// up to date is only read, so that opening it waits for no writer.
+func (s *Store) migrate(ctx context.Context) error {
+	version, err := versionOf(ctx, s.db)
+	if err != nil {
+		return failed("migrate", err)
+	}
+	if version != 0 {
+		return checkVersion(version)
+	}
+	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		version, err := versionOf(ctx, tx)
+		if err == nil && version == 0 {
+			_, err = tx.ExecContext(ctx, schema)
+			version = schemaVersion
+		}
+		if err != nil {
+			return failed("migrate", err)
+		}
+		return checkVersion(version)
+	})
+}
+
+// versionOf is the version of the tables, 0 if there are none.
+func versionOf(ctx context.Context, in interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}) (version int, err error) {
+	var exists bool
+	if err := in.QueryRowContext(ctx, findSchemaTable).Scan(&exists); err != nil || !exists {
+		return 0, err
+	}
+	err = in.QueryRowContext(ctx, readVersion).Scan(&version)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = fmt.Errorf("%w: onceward_schema has no row: restore the file, or drop the onceward_ tables and open it again", idempotency.ErrNotMigrated)
+	}
+	return version, err
+}
+
+func checkVersion(version int) error {
+	switch version {
+	case schemaVersion:
+		return nil
+	case 0:
+		return fmt.Errorf("sqlite: %w: its tables are gone: open the file again to create them", idempotency.ErrNotMigrated)
+	default:
+		return fmt.Errorf("sqlite: %w: its tables have version %d and this program works with %d: use the version of Onceward that made them, or a newer one",
+			idempotency.ErrNotMigrated, version, schemaVersion)
+	}
+}
+
+// Check implements inbox.Store.
+func (s *Store) Check(ctx context.Context) error {
+	version, err := versionOf(ctx, s.db)
+	if err != nil {
+		return failed("check", err)
+	}
+	return checkVersion(version)
+}
