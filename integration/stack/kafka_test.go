@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -159,6 +160,16 @@ func TestTopicsAreUsableAtOnceAndGoWithTheirTest(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("topic %s is still there after its test", topic)
+		}
+	}
+}
+
+func TestKafkaLibsHoldBrokerAndClients(t *testing.T) {
+	t.Parallel()
+	libs := stack.KafkaLibs(t)
+	for _, jar := range []string{"kafka_2.13-*.jar", "kafka-clients-*.jar"} {
+		if found, err := filepath.Glob(filepath.Join(libs, jar)); err != nil || len(found) != 1 {
+			t.Errorf("%s in %s: %v, %v, want one", jar, libs, found, err)
 		}
 	}
 }
