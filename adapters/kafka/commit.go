@@ -114,7 +114,7 @@ func (c *committer) commit() error {
 	for _, p := range c.partitions {
 		offset, resets := p.mark.position()
 		last, ok := c.last[p]
-		if offset == unlocated || ok && resets == last.resets && offset <= last.offset {
+		if offset == unlocated || ok && resets == last.resets && offset <= last.offset || p.gone.Load() {
 			continue
 		}
 		moved[p] = commitPoint{offset, resets}
@@ -127,8 +127,10 @@ func (c *committer) keepSession() error {
 	c.mu.Lock()
 	again := make(map[*partition]commitPoint)
 	for p, point := range c.last {
-		again[p] = point
-		break
+		if !p.gone.Load() {
+			again[p] = point
+			break
+		}
 	}
 	err := c.send(again)
 	c.mu.Unlock()

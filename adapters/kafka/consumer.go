@@ -52,7 +52,8 @@ func Consume(ctx context.Context, config ConsumerConfig, processor inbox.Process
 		config: config, processor: processor, network: network, client: client,
 		events: reporter{group: config.Group, log: config.Logger, hook: config.OnEvent},
 		offsets: &offsets{
-			client: client, group: config.Group, startAt: config.StartAt, existing: make(map[string]int),
+			client: client, group: config.Group, startAt: config.StartAt,
+			existing: make(map[string]int), missing: make(map[string]bool),
 		},
 	}
 	c.assignor = &assignor{count: c.countPartitions}

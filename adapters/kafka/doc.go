@@ -68,7 +68,10 @@
 //	an open transaction             waits for its end; EventStalled
 //	partitions added                the group's leader sees it within seconds and
 //	                                starts a rebalance
-//	a topic deleted                 EventTopicMissing; read again when it is back
+//	a topic deleted                 EventTopicMissing; when it is made again, it is
+//	                                read from its start. (A new one that takes the
+//	                                old one's place within two seconds looks like
+//	                                the same log: see above)
 //
 // # Reading what is committed
 //

@@ -23,6 +23,8 @@ type offsets struct {
 	// since the topic went away. A partition beyond that is new, so StartLast
 	// must not skip what was written to it before we saw it.
 	existing map[string]int
+	// missing are topics that have gone and are not back.
+	missing map[string]bool
 }
 
 func (o *offsets) isNew(topic string, partition int) bool {
@@ -31,10 +33,24 @@ func (o *offsets) isNew(topic string, partition int) bool {
 	return partition >= o.existing[topic]
 }
 
-func (o *offsets) forget(topic string) {
+// lose and find note that a topic has gone or is back, and return whether that
+// is news.
+func (o *offsets) lose(topic string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.existing[topic] = 0
+	if o.missing[topic] {
+		return false
+	}
+	o.missing[topic], o.existing[topic] = true, 0
+	return true
+}
+
+func (o *offsets) find(topic string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	was := o.missing[topic]
+	delete(o.missing, topic)
+	return was
 }
 
 // committed returns the offset the group has committed, or a negative number.

@@ -26,6 +26,9 @@ type partition struct {
 	lanes   []*lane
 	mark    *watermark
 	handled atomic.Int64
+	// gone is set when the topic was deleted. Should it be made again, it counts
+	// from the start: these offsets must not be read from or committed then.
+	gone atomic.Bool
 
 	mu  sync.Mutex
 	log logState
@@ -71,6 +74,10 @@ func (p *partition) read(ctx context.Context) {
 	}
 	retry := retrying{partition: p}
 	for ctx.Err() == nil {
+		if p.gone.Load() {
+			<-ctx.Done()
+			return
+		}
 		batch, err := p.fetcher.fetch(ctx, offset)
 		switch {
 		case err == nil:

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -77,40 +76,31 @@ func (c *consumer) countPartitions(ctx context.Context) (map[string]int, error) 
 	return counts, nil
 }
 
-// watchPartitions notices topics that go away and, where this member leads the
-// group, partitions that nobody has: it closes g.changed for a rebalance.
+// watchPartitions closes g.changed for a rebalance when a topic that had gone is
+// back and, where this member leads the group, when partitions were added that
+// nobody has.
 func (g *generation) watchPartitions(ctx context.Context) {
 	assigned := g.assignor.take()
-	before := maps.Clone(assigned)
-	fewer := 0
 	for sleep(ctx, metadataInterval) {
 		counts, err := g.countPartitions(ctx)
 		if err != nil {
 			continue // the fetchers report it
 		}
-		for topic, n := range before {
-			if n > 0 && counts[topic] == 0 {
-				g.offsets.forget(topic)
-				g.events.report(ctx, inbox.Event{Kind: EventTopicMissing, Count: 1, Message: inbox.Message{Topic: topic}})
-			}
-		}
-		before = counts
-		if assigned == nil {
-			continue
-		}
-		for topic, n := range counts {
+		for _, topic := range g.config.Topics {
+			n := counts[topic]
 			switch {
-			case n < assigned[topic]:
-				// Made again with fewer partitions, or an old picture.
-				if fewer++; fewer < 5 {
-					continue
+			case n == 0 && g.offsets.lose(topic):
+				for _, p := range g.partitions {
+					if p.topic == topic {
+						p.gone.Store(true)
+					}
 				}
-			case n == assigned[topic]:
-				continue
+				g.events.report(ctx, inbox.Event{Kind: EventTopicMissing, Count: 1, Message: inbox.Message{Topic: topic}})
+			case n > 0 && g.offsets.find(topic), assigned != nil && n > assigned[topic]:
+				g.events.report(ctx, inbox.Event{Kind: EventPartitionsChanged, Count: n, Message: inbox.Message{Topic: topic}})
+				close(g.changed)
+				return
 			}
-			g.events.report(ctx, inbox.Event{Kind: EventPartitionsChanged, Count: n, Message: inbox.Message{Topic: topic}})
-			close(g.changed)
-			return
 		}
 	}
 }

@@ -27,7 +27,7 @@ func watchProgress(ctx context.Context, partitions []*partition, limit time.Dura
 		for i, p := range partitions {
 			offset, _ := p.mark.position()
 			log := p.logState()
-			if waits := log.highWater > offset || log.err != nil; offset != seen[i].offset || !waits {
+			if waits := log.highWater > offset || log.err != nil; offset != seen[i].offset || !waits || p.gone.Load() {
 				seen[i] = progress{offset: offset, since: now}
 				continue
 			}
