@@ -13,8 +13,9 @@ import (
 const (
 	partitions   = 8
 	payloadBytes = 1024
-	// fillBatch keeps a batch under the broker's limit of 1 MiB.
-	fillBatch = 500
+	// fillBatch is what a busy producer puts into one batch. It is small against
+	// a fetch, so that neither side reads much of a batch twice.
+	fillBatch = 100
 	idHeader  = "onceward-id"
 )
 
