@@ -1,0 +1,40 @@
+package crash
+
+import (
+	"testing"
+
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/stack"
+)
+
+// TestBrokerRestarts ends the broker in both ways while messages are sent and read.
+func TestBrokerRestarts(t *testing.T) {
+	t.Parallel()
+	broker := stack.NewKafka(t)
+	tr := newTrial(t, stack.Postgres(t), broker.Addr(), 1000)
+	tr.begin()
+	members := []*process{
+		tr.member(func(o *orders) { o.Handling = batched }),
+		tr.member(func(o *orders) { o.Handling = oneByOne }),
+	}
+	for _, restart := range []struct {
+		kind string
+		end  func()
+	}{{"kill", broker.Kill}, {"stop", broker.Stop}, {"kill", broker.Kill}} {
+		if !awaitAny(t, members, inbox.EventProcessed, 100) {
+			t.Fatalf("nothing is handled before the broker's end by %s", restart.kind)
+		}
+		restart.end()
+		broker.Start()
+		tr.fault(restart.kind)
+	}
+	if !awaitAny(t, members, inbox.EventProcessed, 100) {
+		t.Error("nothing is handled after the last restart")
+	}
+	for _, p := range members {
+		if !p.alive() {
+			t.Errorf("member %s did not survive: %v", p.name, p.cmd.ProcessState)
+		}
+	}
+	tr.finish()
+}

@@ -1,0 +1,80 @@
+package crash
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/adapters/kafka"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/stack"
+)
+
+// TestDatabaseConnectionsCut cuts before and after the commit, when its outcome is unknown, and at random moments.
+func TestDatabaseConnectionsCut(t *testing.T) {
+	t.Parallel()
+	database := stack.Postgres(t)
+	between, through := newProxy(t, database)
+	tr := newTrial(t, database, stack.Kafka(t).Addr, 1500)
+	tr.orders.Database = through
+	tr.begin()
+	var members []*process
+	for _, h := range handlings {
+		members = append(members, tr.member(func(o *orders) { o.Handling, o.KeyParallelism = h, 2 }))
+	}
+	const rounds = 15
+	for round := range rounds {
+		if !awaitAny(t, members, inbox.EventProcessed, 1+tr.random.IntN(50)) {
+			t.Fatalf("nothing is handled before cut %d", round+1)
+		}
+		switch tr.random.IntN(3) {
+		case 0:
+			between.lie(cutBefore)
+			tr.fault("before a commit")
+		case 1:
+			between.lie(cutAfter)
+			tr.fault("after a commit")
+		case 2:
+			time.Sleep(time.Duration(tr.random.Int64N(int64(20 * time.Millisecond)))) // the fault's moment
+			between.cut()
+			tr.fault("all")
+		}
+	}
+	if !awaitAny(t, members, inbox.EventProcessed, 50) {
+		t.Error("nothing is handled after the last cut")
+	}
+	if between.strikes() == 0 {
+		t.Error("no commit was cut, so nothing was proved")
+	}
+	tr.finish()
+}
+
+// TestBrokerConnectionsCut breaks the sockets of fetches, heartbeats and commits.
+func TestBrokerConnectionsCut(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, stack.Postgres(t), stack.Kafka(t).Addr, 1000)
+	tr.begin()
+	members := []*process{
+		tr.member(func(o *orders) { o.Handling = batched }),
+		tr.member(func(o *orders) { o.Handling = oneByOne }),
+	}
+	const rounds = 12
+	for round := range rounds {
+		if !awaitAny(t, members, inbox.EventProcessed, 1+tr.random.IntN(100)) {
+			t.Fatalf("nothing is handled before cut %d", round+1)
+		}
+		time.Sleep(time.Duration(tr.random.Int64N(int64(200 * time.Millisecond)))) // the fault's moment
+		members[tr.random.IntN(len(members))].say(wordCut)
+		tr.fault("cut")
+	}
+	if !awaitAny(t, members, inbox.EventProcessed, 100) {
+		t.Error("nothing is handled after the last cut")
+	}
+	noticed := 0
+	for _, p := range members {
+		noticed += p.count(kafka.EventRetry) + p.count(kafka.EventCommitDropped) + p.count(kafka.EventCommitFailed) + p.count(kafka.EventDrained)
+	}
+	if noticed == 0 {
+		t.Error("no member noticed a cut, so nothing was proved")
+	}
+	tr.finish()
+}

@@ -1,0 +1,101 @@
+package crash
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/stack"
+)
+
+// TestDatabaseRestarts is X5: whatever ends the database, no attempt is spent and the process lives on.
+func TestDatabaseRestarts(t *testing.T) {
+	t.Parallel()
+	server := stack.NewPostgres(t)
+	tr := newTrial(t, server.Database(), stack.Kafka(t).Addr, 2000)
+	tr.begin()
+	var members []*process
+	for _, h := range handlings {
+		members = append(members, tr.member(func(o *orders) { o.Handling, o.KeyParallelism = h, 2 }))
+	}
+	for i, outage := range []struct {
+		kind string
+		end  func()
+		away time.Duration
+	}{
+		{"kill", server.Kill, 0},
+		{"stop", server.Stop, 0},
+		{"kill and stay away", server.Kill, 6 * time.Second},
+		{"kill", server.Kill, 0},
+		{"stop", server.Stop, 500 * time.Millisecond},
+	} {
+		// The group may give everything to some of them; all are watched together.
+		if !awaitAny(t, members, inbox.EventProcessed, 200) {
+			t.Fatalf("nothing is handled before outage %d", i+1)
+		}
+		outage.end()
+		time.Sleep(outage.away) // the length of the outage is the fault
+		server.Start()
+		tr.fault(outage.kind)
+	}
+	if !awaitAny(t, members, inbox.EventProcessed, 200) {
+		t.Error("nothing is handled after the last outage")
+	}
+	outages := 0
+	for _, p := range members {
+		if !p.alive() {
+			t.Errorf("member %s did not survive: %v", p.name, p.cmd.ProcessState)
+		}
+		outages += p.count(inbox.EventOutage)
+	}
+	if outages == 0 {
+		t.Error("no member saw an outage, so nothing was proved")
+	}
+	tr.finish()
+}
+
+// TestDatabaseAwayAtCommit takes the database away when the effect is written and the commit is not sent.
+func TestDatabaseAwayAtCommit(t *testing.T) {
+	t.Parallel()
+	for _, h := range handlings {
+		t.Run(string(h), func(t *testing.T) {
+			t.Parallel()
+			server := stack.NewPostgres(t)
+			tr := newTrial(t, server.Database(), stack.Kafka(t).Addr, 300)
+			tr.begin()
+			p := tr.member(func(o *orders) { o.Handling, o.Hold = h, messageID("p2-k3", 7) })
+			if !p.await(lineHeld, 1) {
+				t.Fatal("nothing was held")
+			}
+			server.Kill()
+			p.say(wordGo)
+			if !p.await(inbox.EventOutage, 1) {
+				t.Error("the outage was not reported")
+			}
+			server.Start()
+			tr.fault("kill before commit")
+			before := p.count(inbox.EventProcessed)
+			p.await(inbox.EventProcessed, before+100)
+			tr.finish()
+		})
+	}
+}
+
+// awaitAny waits until the members together have reported n more of a kind.
+func awaitAny(t testing.TB, members []*process, kind inbox.EventKind, n int) bool {
+	t.Helper()
+	total := func() (sum int) {
+		for _, p := range members {
+			sum += p.count(kind)
+		}
+		return sum
+	}
+	goal := total() + n
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if total() >= goal {
+			return true
+		}
+		pause(t.Context(), 10*time.Millisecond)
+	}
+	return false
+}

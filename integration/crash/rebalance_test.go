@@ -1,0 +1,110 @@
+package crash
+
+import (
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/adapters/kafka"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/stack"
+)
+
+// TestRebalanceStorm is K14: members of all kinds, so two versions of a program at once, join, leave, die and freeze
+// beyond their session at random.
+func TestRebalanceStorm(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, stack.Postgres(t), stack.Kafka(t).Addr, 1000)
+	join := func() *process {
+		return tr.member(func(o *orders) {
+			o.Handling = handlings[tr.random.IntN(len(handlings))]
+			o.KeyParallelism = 1 + tr.random.IntN(4)
+		})
+	}
+	tr.begin()
+	join().await(inbox.EventProcessed, 1)
+	const rounds = 18
+	for range rounds {
+		members := tr.living()
+		victim := members[tr.random.IntN(len(members))]
+		what := []string{"join", "leave", "kill", "freeze"}[tr.random.IntN(4)]
+		if len(members) < 2 {
+			what = "join"
+		}
+		tr.fault(what)
+		switch what {
+		case "join":
+			// Others may keep it from its first message, so only the group's answer is waited for.
+			join().await(kafka.EventJoined, 1)
+		case "leave":
+			victim.stop()
+		case "kill":
+			victim.kill()
+		case "freeze":
+			victim.freeze(sessionTimeout + time.Duration(tr.random.Int64N(int64(2*time.Second))))
+		}
+	}
+	if len(tr.living()) == 0 {
+		join()
+	}
+	tr.finish()
+}
+
+// TestFrozenBeforeItsCommit is a zombie that wins: frozen with its effect written, it loses its partitions, wakes and
+// commits; whoever got them finds a duplicate.
+func TestFrozenBeforeItsCommit(t *testing.T) {
+	t.Parallel()
+	for _, h := range handlings {
+		t.Run(string(h), func(t *testing.T) {
+			t.Parallel()
+			tr := newTrial(t, stack.Postgres(t), stack.Kafka(t).Addr, 400)
+			tr.orders.Handling = h
+			tr.begin()
+			zombie := tr.member(func(o *orders) { o.Hold = messageID("p1-k1", 20) })
+			if !zombie.await(lineHeld, 1) {
+				t.Fatal("nothing was held")
+			}
+			heir := tr.member(nil)
+			zombie.say(wordGo) // heard when it wakes
+			zombie.freeze(3 * sessionTimeout)
+			if got := heir.count(inbox.EventProcessed) + heir.count(inbox.EventDuplicate); got == 0 {
+				t.Error("the heir handled nothing while the zombie was frozen")
+			}
+			tr.fault("freeze")
+			tr.finish()
+			if !zombie.alive() && zombie.killed() {
+				t.Error("the zombie died of its waking")
+			}
+		})
+	}
+}
+
+// TestHandlerSlowerThanTheGroupWaits is K14: a handler that is deaf to its context and slower than session, drain and
+// rebalance together is evicted and left behind; when it wakes, its transaction is gone.
+func TestHandlerSlowerThanTheGroupWaits(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, stack.Postgres(t), stack.Kafka(t).Addr, 300)
+	tr.begin()
+	slow := tr.member(func(o *orders) {
+		o.Handling = oneByOne
+		o.SlowEvery, o.Slow = 5, sessionTimeout+drainTimeout+rebalanceTimeout
+	})
+	if !slow.await(inbox.EventProcessed, 1) {
+		t.Fatal("the slow member handled nothing")
+	}
+	for range 3 {
+		// Each newcomer asks the slow one to let go, in the midst of its sleep.
+		p := tr.member(func(o *orders) { o.Handling = batched })
+		p.await(inbox.EventProcessed, 1)
+		p.kill()
+		tr.fault("kill")
+	}
+	tr.member(func(o *orders) { o.Handling = batched }).await(inbox.EventProcessed, 1)
+	if !slow.await(lineSlept, 1) {
+		t.Error("no handler slept")
+	}
+	if slow.count(inbox.EventAbandoned) == 0 {
+		t.Error("no handler was left behind, so nothing was proved")
+	}
+	slow.kill() // it would sleep the trial away
+	tr.finish()
+}
