@@ -32,6 +32,9 @@ type fakeStore struct {
 	listFaults   []error
 	pruneFaults  []error
 
+	// onCommit runs while the commit is under way.
+	onCommit func()
+
 	atomics, prunes int
 	claims          []idempotency.Claim
 }
@@ -164,6 +167,12 @@ func (s *fakeStore) transaction(ctx context.Context, claims []idempotency.Claim,
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, ctx.Err())
+	}
+	if s.onCommit != nil {
+		s.onCommit()
+		if ctx.Err() != nil {
+			return idempotency.ErrCommitUnknown
+		}
 	}
 	if fault := next(s, &s.commitFaults); fault.err != nil {
 		tx.end(fault.committed)

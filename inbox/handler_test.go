@@ -246,3 +246,58 @@ func TestLostLeaseEndsTheWaitForAClaim(t *testing.T) {
 		other.Wait()
 	})
 }
+
+func TestCommitUnderWayIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t, inbox.HandlerTimeout(time.Second))
+		ctx, cancel := context.WithCancel(t.Context())
+		f.store.onCommit = func() {
+			cancel()
+			time.Sleep(time.Minute)
+		}
+		results, err := f.inbox.Process(ctx, messages("a", "b"))
+		wantError(t, err, context.Canceled)
+		f.wantOutcomes(results, "processed, not run")
+		f.wantEffects("a")
+	})
+}
+
+// The race detector watches this one.
+func TestAbandonedHandlerLeavesTheMessagesAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t)
+		hang := make(chan struct{})
+		f.inbox = inbox.New(f.store, "billing", func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+			f.called(m)
+			<-hang
+			return nil
+		}, f.options([]inbox.Option{inbox.HandlerTimeout(time.Second), inbox.Batch(3)})...)
+		ms := messages("a", "b", "c")
+		results := f.process(ms...)
+		f.wantOutcomes(results, "failed, not run, not run")
+		close(hang)
+		clear(ms) // as an adapter does that reuses its buffer
+		synctest.Wait()
+		f.wantCalls("a", "a") // in the batch, then alone
+	})
+}
+
+func TestRedriveLeavesACommitUnderWayAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t)
+		f.dead(message("a"))
+		ctx, cancel := context.WithCancel(t.Context())
+		f.store.onCommit = func() {
+			cancel()
+			time.Sleep(time.Minute)
+		}
+		result, _ := f.inbox.Redrive(ctx, inbox.Filter{Limit: 1}, inbox.Apply)
+		if result.Redriven != 1 {
+			t.Errorf("%+v", result)
+		}
+		f.wantEffects("a")
+	})
+}

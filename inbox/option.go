@@ -30,6 +30,9 @@ const (
 	// minRetention catches forgotten units: Retention(14) is 14 nanoseconds.
 	minRetention = time.Minute
 
+	// maxRetention keeps sums of times from overflowing.
+	maxRetention = 100 * 365 * 24 * time.Hour
+
 	// clockSlack is added to the life of records. A message is judged too old
 	// by the clocks of its producer and of this process, a record expires by the
 	// clock of the store: while they are less than a day apart, no message is
@@ -76,7 +79,7 @@ func HandlerTimeout(timeout time.Duration) Option {
 // record lives: a day longer, so that clocks may differ by less than a day. It must
 // outlive the longest time in which a duplicate can still arrive. Default
 // 14 days: longer than Kafka keeps messages by default (7 days), as long as SQS
-// can (14 days). At least one minute.
+// can (14 days). At least one minute, at most 100 years.
 func Retention(retention time.Duration) Option {
 	return func(c *config) { c.retention = retention }
 }
@@ -159,8 +162,8 @@ func (c *config) validate(hasStore, hasHandler bool) error {
 	if c.handlerTimeout <= 0 {
 		problem("HandlerTimeout(%v): pass how long one call of the handler may take", c.handlerTimeout)
 	}
-	if c.retention < minRetention {
-		problem("Retention(%v): pass at least %v; it must outlive the longest time in which a duplicate can still arrive", c.retention, minRetention)
+	if c.retention < minRetention || c.retention > maxRetention {
+		problem("Retention(%v): pass at least a minute and at most 100 years; it must outlive the longest time in which a duplicate can still arrive", c.retention)
 	}
 	return errors.Join(problems...)
 }

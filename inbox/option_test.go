@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -14,18 +15,19 @@ func TestBadConfigurationIsReportedByCheckAndProcessWithFieldAndFix(t *testing.T
 	nothing := func(context.Context, *fakeTx, inbox.Message) error { return nil }
 	store := newFakeStore()
 	for want, in := range map[string]*inbox.Inbox[*fakeTx]{
-		"consumer name of 0 bytes":          inbox.New(store, "", nothing),
-		"consumer name of 101 bytes":        inbox.New(store, strings.Repeat("b", 101), nothing),
-		"[A-Za-z0-9._-]{1,100}":             inbox.New(store, "a/b", nothing),
-		"handler is nil":                    inbox.New(store, "billing", nil),
-		"handler is nil: pass":              inbox.NewBulk(store, "billing", nil),
-		"store is nil":                      inbox.New(nil, "billing", nothing),
-		"Batch(0)":                          inbox.New(store, "billing", nothing, inbox.Batch(0)),
-		"MaxAttempts(0)":                    inbox.New(store, "billing", nothing, inbox.MaxAttempts(0)),
-		"Backoff(2s, 1s)":                   inbox.New(store, "billing", nothing, inbox.Backoff(2*time.Second, time.Second)),
-		"Backoff(0s, 1s)":                   inbox.New(store, "billing", nothing, inbox.Backoff(0, time.Second)),
-		"HandlerTimeout(0s)":                inbox.New(store, "billing", nothing, inbox.HandlerTimeout(0)),
-		"Retention(14ns): pass at least 1m": inbox.New(store, "billing", nothing, inbox.Retention(14)),
+		"consumer name of 0 bytes":                inbox.New(store, "", nothing),
+		"consumer name of 101 bytes":              inbox.New(store, strings.Repeat("b", 101), nothing),
+		"[A-Za-z0-9._-]{1,100}":                   inbox.New(store, "a/b", nothing),
+		"handler is nil":                          inbox.New(store, "billing", nil),
+		"handler is nil: pass":                    inbox.NewBulk(store, "billing", nil),
+		"store is nil":                            inbox.New(nil, "billing", nothing),
+		"Batch(0)":                                inbox.New(store, "billing", nothing, inbox.Batch(0)),
+		"MaxAttempts(0)":                          inbox.New(store, "billing", nothing, inbox.MaxAttempts(0)),
+		"Backoff(2s, 1s)":                         inbox.New(store, "billing", nothing, inbox.Backoff(2*time.Second, time.Second)),
+		"Backoff(0s, 1s)":                         inbox.New(store, "billing", nothing, inbox.Backoff(0, time.Second)),
+		"HandlerTimeout(0s)":                      inbox.New(store, "billing", nothing, inbox.HandlerTimeout(0)),
+		"Retention(14ns): pass at least a minute": inbox.New(store, "billing", nothing, inbox.Retention(14)),
+		"at most 100 years":                       inbox.New(store, "billing", nothing, inbox.Retention(math.MaxInt64)),
 	} {
 		check := in.Check(t.Context())
 		if check == nil || !strings.Contains(check.Error(), want) {

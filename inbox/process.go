@@ -158,6 +158,8 @@ func (in *Inbox[Tx]) retryConflicts(ctx context.Context, transaction func() erro
 // the message: the context ended or the store failed. It spends no attempt.
 func (in *Inbox[Tx]) interruption(ctx context.Context, err error) error {
 	switch {
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		return fmt.Errorf("inbox: %w", err)
 	case ctx.Err() != nil:
 		return fmt.Errorf("inbox: %w: %w", ctx.Err(), err)
 	case errors.Is(err, ErrHandlerTimeout):

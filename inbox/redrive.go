@@ -118,7 +118,9 @@ func (in *Inbox[Tx]) redriveFailed(ctx context.Context, letter *DeadLetter, caus
 	err := in.retryConflicts(ctx, func() error {
 		return in.store.FailDeadLetter(ctx, in.consumer, letter.Number, errorText(cause))
 	})
-	if err == nil || errors.Is(err, ErrGone) {
+	if err == nil || errors.Is(err, ErrGone) || errors.Is(err, idempotency.ErrInProgress) {
+		// In progress: the rollback under an abandoned handler takes its time.
+		// The letter stays, the new error is in the log at least.
 		return nil
 	}
 	if err := in.interruption(ctx, err); err != nil {

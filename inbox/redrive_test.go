@@ -3,6 +3,7 @@ package inbox_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,6 +173,25 @@ func TestRedriveGoesOnAfterAConflictAndAHungHandler(t *testing.T) {
 		synctest.Wait()
 		f.wantEffects("b")
 	})
+}
+
+// forgetfulStore is a store from before Filter.After.
+type forgetfulStore struct{ *fakeStore }
+
+func (s forgetfulStore) DeadLetters(ctx context.Context, consumer string, filter inbox.Filter) ([]inbox.DeadLetter, error) {
+	filter.After = 0
+	return s.fakeStore.DeadLetters(ctx, consumer, filter)
+}
+
+func TestRedriveDoesNotLoopOverAStoreThatIgnoresTheCursor(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(message("a"))
+	in := inbox.New(forgetfulStore{f.store}, "billing", func(context.Context, *fakeTx, inbox.Message) error { return errHandler }, f.options(nil)...)
+	result, err := in.Redrive(t.Context(), inbox.Filter{}, inbox.Apply)
+	if err == nil || !strings.Contains(err.Error(), "Filter.After") || result.Failed != 1 {
+		t.Errorf("%+v, %v", result, err)
+	}
 }
 
 func TestDryRunOnlyCounts(t *testing.T) {

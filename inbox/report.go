@@ -41,7 +41,7 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	}
 	attrs := make([]slog.Attr, 0, 10)
 	attrs = append(attrs, slog.String("consumer", event.Consumer))
-	if event.Message.Topic != "" {
+	if event.Message.Topic != "" || event.Message.ID != "" {
 		attrs = append(attrs,
 			slog.String("message_id", idempotency.StoredForm(event.Message.ID)),
 			slog.String("topic", event.Message.Topic),
@@ -55,6 +55,9 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	}
 	if event.Count > 1 {
 		attrs = append(attrs, slog.Int("count", event.Count))
+	}
+	if event.Duration > 0 {
+		attrs = append(attrs, slog.Duration("took", event.Duration))
 	}
 	if event.Err != nil {
 		attrs = append(attrs, slog.String("error", errorText(event.Err)))
