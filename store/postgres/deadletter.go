@@ -73,7 +73,7 @@ func (d *Database[Tx]) selectLetters(columns, consumer string, f inbox.Filter, r
 		args = append(args, arg)
 		fmt.Fprintf(&where, " AND "+condition, len(args))
 	}
-	if len(f.Numbers) > 0 {
+	if f.Numbers != nil {
 		var numbers arrayLiteral
 		for _, n := range f.Numbers {
 			numbers.addInt(n)

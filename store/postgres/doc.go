@@ -1,0 +1,88 @@
+// Package postgres keeps Onceward's records, attempts and dead letters in
+// PostgreSQL 14 or later, in the consumer's own database: [New] over pgx, where
+// handlers get a pgx.Tx, and [NewSQL] over database/sql, where they get a *sql.Tx.
+//
+//	store := postgres.New(pool)
+//	err := store.Migrate(ctx)
+//	billing := inbox.New(store, "billing", handle)
+//
+// # One message
+//
+// With pgx, BEGIN and the claim are one round trip:
+//
+//	acquire ─▶ BEGIN READ COMMITTED + claim ─▶ work(tx) ─▶ COMMIT ─▶ release
+//	               │        │                    │           │
+//	               │        │ duplicate: the     │           └ from here on nothing is called off:
+//	               │        │ claim waits for    │             a deadline of its own
+//	               │        │ the first to end   └ error, panic, ctx ends: ROLLBACK
+//	               └ ctx ends: the socket is closed, the server rolls back
+//
+// What ends a message early, and what is known then:
+//
+//	what happens                                 found by                       error                what is known
+//	server away, full, starting, read-only       dial, 08, 53, 57P, 25006       ErrUnavailable       nothing was done
+//	not migrated                                 42P01, 42703, 3F000            ErrNotMigrated       nothing was done
+//	claim held for longer than the claim wait    55P03                          ErrInProgress        nothing was done
+//	deadlock, serialization failure              40P01, 40001                   ErrConflict          rolled back
+//	pooler lost a prepared statement             42P05, 26000                   ErrUnavailable       nothing was done
+//	work returns an error                        -                              that error           rolled back
+//	work panics                                  -                              the panic goes on    rolled back
+//	connection lost during the work              closed connection              ErrUnavailable       rolled back by the server
+//	ctx ends before the commit                   AfterFunc closes the socket    ctx's error          rolled back by the server
+//	work swallowed a failed statement            transaction status E           says so              rolled back
+//	work left rows open, or a goroutine at it    connection busy                says so              rolled back
+//	work sent COMMIT or ROLLBACK                 transaction status I           ErrTransactionEnded  the record knows
+//	constraint deferred to the commit fails      SQLSTATE of COMMIT             that error           rolled back
+//	connection lost or deadline during COMMIT    no answer, 08, 57P             ErrCommitUnknown     the record knows
+//	this process dies                            the server, by the socket      -                    rolled back or committed
+//
+// The lent pgx.Tx cannot be committed or rolled back by the work, and is closed
+// once the work has returned. A *sql.Tx can; that is found at the commit.
+//
+// With database/sql two things depend on the driver. With pgx's stdlib they are
+// as above. With others, COMMIT sent as a statement is seen only if the driver
+// looks at the server's answer (lib/pq does: ErrCommitUnknown), and a statement
+// of the work that does not heed its context delays the rollback until it ends.
+//
+// # Dead letters and parked keys
+//
+// A key is parked as long as parked_key has its row, and it has one as long as a
+// dead letter parks it. Locks on the row keep that true, always taken before
+// those on letters and in one order:
+//
+//	ParkedKeys        FOR KEY SHARE of the rows it finds: they stay until its transaction ends
+//	AddDeadLetters    inserts the row, then FOR KEY SHARE
+//	TakeDeadLetter    FOR UPDATE, removes the letter, and the row if it was the last one
+//	Discard           the same for many
+//
+// A message's bytes come back as they were. Text stands in readable columns, in
+// idempotency.StoredForm; what that loses stands in the column raw. A
+// timestamp keeps microseconds, within the years 1 to 9999.
+//
+// # Retention
+//
+// A record expires one day after its retention, by the database's clock: whether
+// a message is too old to be judged is decided by the application's clock, and
+// the two may differ by that much before a late duplicate is done again. Prune
+// deletes expired rows, oldest first.
+//
+// # PgBouncer
+//
+// Transaction mode works: the store uses no session state. Without prepared
+// statements in PgBouncer (before 1.21, or max_prepared_statements=0) connect
+// with default_query_exec_mode=exec or cache_describe. In pgx's describe_exec
+// mode the store sends BEGIN by itself, at the price of one round trip, since
+// only inside a transaction do both halves of a statement reach one server.
+//
+// # Rights
+//
+// Migrate needs the right to create a schema (CREATE on the database), or to own
+// the schema. Consumers need no more than
+//
+//	GRANT USAGE ON SCHEMA onceward TO billing_consumer;
+//	GRANT SELECT ON onceward.migration TO billing_consumer;
+//	GRANT SELECT, INSERT, DELETE ON onceward.record TO billing_consumer;
+//	GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.attempt, onceward.dead_letter, onceward.parked_key TO billing_consumer;
+//
+// UPDATE on parked_key is for the locks, DELETE on record and attempt for Prune.
+package postgres
