@@ -14,9 +14,11 @@ import (
 const (
 	// joinBackoff is kafka-go's own wait after it failed to join.
 	joinBackoff = 100 * time.Millisecond
-	// shortLife is a generation that ended suspiciously soon: the next one has
-	// to wait, so that nothing makes the group spin.
+	// A generation that ended within shortLife makes the next one wait for
+	// pace, so that nothing makes the group spin: not even a storm of
+	// rebalances does more than five a second.
 	shortLife = time.Second
+	pace      = 200 * time.Millisecond
 	// closeTimeout bounds leaving the group, and the end of Maintain.
 	closeTimeout = 5 * time.Second
 )
@@ -110,7 +112,7 @@ func (c *consumer) run(ctx context.Context) error {
 	}
 	defer c.leave(group)
 
-	var join, pace backoff
+	var join backoff
 	abandoned := int64(0)
 	for joined := false; ctx.Err() == nil; {
 		member, err := group.Next(ctx)
@@ -140,9 +142,7 @@ func (c *consumer) run(ctx context.Context) error {
 		abandoned += g.abandoned.Load()
 		if time.Since(began) < shortLife {
 			// kafka-go joins again meanwhile and keeps the session.
-			pace.wait(ctx)
-		} else {
-			pace.reset()
+			sleep(ctx, pace)
 		}
 	}
 	if abandoned > 0 {

@@ -178,11 +178,13 @@ func TestK1NothingIsHandedOutAfterTheGenerationEnded(t *testing.T) {
 	go func() {
 		n := 0
 		defer func() { produced <- n }()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
 		for {
 			select {
 			case <-stop:
 				return
-			default:
+			case <-tick.C:
 				produce(t, c, "orders", n/20%4, numbered(n, n+20)...)
 				n += 20
 			}
