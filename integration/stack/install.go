@@ -34,7 +34,7 @@ func cacheFolder() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("ONCEWARD_TEST_CACHE %q: %w", dir, err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL's account reads binaries below it
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make the folder for downloads: %w", err)
 	}
 	return dir, nil
@@ -83,7 +83,7 @@ func (n need) ensure(ctx context.Context) error {
 		if _, err := exec.LookPath("apt-get"); err != nil {
 			return n.instructions(missing)
 		}
-		announce("installing %s", strings.Join(n.packages, ", "))
+		announcef("installing %s", strings.Join(n.packages, ", "))
 		install := append([]string{"install", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"}, n.packages...)
 		for _, args := range [][]string{{"update", "-o", "DPkg::Lock::Timeout=300"}, install} {
 			if err := aptGet(ctx, args...); err != nil {
@@ -149,13 +149,13 @@ func fetched(ctx context.Context, name string, fill func(ctx context.Context, di
 		if _, err := os.Stat(dir); err == nil {
 			return nil
 		}
-		announce("fetching %s", name)
+		announcef("fetching %s", name)
 		partial, err := os.MkdirTemp(cache, name+"-partial-*")
 		if err != nil {
 			return fmt.Errorf("make a folder for %s: %w", name, err)
 		}
 		defer os.RemoveAll(partial)
-		if err := os.Chmod(partial, 0o755); err != nil { //nolint:gosec // PostgreSQL's account reads binaries below it
+		if err := os.Chmod(partial, 0o755); err != nil {
 			return fmt.Errorf("open the folder of %s to other accounts: %w", name, err)
 		}
 		if err := fill(ctx, partial); err != nil {

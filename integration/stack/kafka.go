@@ -28,6 +28,7 @@ type Broker struct {
 // KafkaServer is a broker of one test's own. Kill, Stop and Start keep its ports and its data.
 type KafkaServer struct {
 	controlled
+
 	broker Broker
 }
 
@@ -40,6 +41,7 @@ func (k *KafkaServer) Broker() Broker { return k.broker }
 // kafkaBroker is a broker, whoever runs it.
 type kafkaBroker struct {
 	Broker
+
 	back backend // nil: somebody else's broker
 	what string  // "Apache Kafka 4.4.0 (native)"
 }
@@ -54,7 +56,7 @@ func Kafka(t testing.TB) Broker {
 		if err != nil {
 			return nil, err
 		}
-		announce("%s", k.what)
+		announcef("%s", k.what)
 		return k, nil
 	}).Broker
 }

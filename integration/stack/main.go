@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func Main(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
 	defer cancel()
 	if err := held.release(ctx); err != nil {
-		announce("cleanup failed: %v", err)
+		announcef("cleanup failed: %v", err)
 		if code == 0 {
 			code = 1
 		}
@@ -30,8 +31,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// announce prints one line about the stack itself, once for a whole test binary, where no single test's log would do.
-func announce(format string, args ...any) {
+// announcef prints one line about the stack itself, once for a whole test binary, where no single test's log would do.
+func announcef(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "stack: "+format+"\n", args...)
 }
 
@@ -90,7 +91,7 @@ func (h *holdings) prepare() error {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return fmt.Errorf("find the folder of the test servers: %w", err)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // PostgreSQL's account must pass through it
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return fmt.Errorf("open the folder of the test servers to other accounts: %w", err)
 	}
 	w, err := startWatchdog(dir)
@@ -105,8 +106,8 @@ func (h *holdings) release(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
-	for i := len(h.stops) - 1; i >= 0; i-- {
-		errs = append(errs, h.stops[i](ctx))
+	for _, stop := range slices.Backward(h.stops) {
+		errs = append(errs, stop(ctx))
 	}
 	h.stops = nil
 	if h.watchdog != nil {

@@ -41,6 +41,6 @@ var announced sync.Map
 // announceOnce says a line that several starts would repeat.
 func announceOnce(line string) {
 	if _, known := announced.LoadOrStore(line, true); !known {
-		announce("%s", line)
+		announcef("%s", line)
 	}
 }

@@ -56,8 +56,7 @@ func TestPgBouncerKnowsNoPreparedStatementsUnlessAsked(t *testing.T) {
 			}
 		}
 	}
-	var pgErr *pgconn.PgError
-	if !errors.As(failure, &pgErr) {
+	if _, ok := errors.AsType[*pgconn.PgError](failure); !ok {
 		t.Errorf("named statements through PgBouncer: %v, want PostgreSQL's own refusal", failure)
 	}
 }

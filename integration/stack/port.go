@@ -21,12 +21,12 @@ const (
 // since a stopped server comes back to its port.
 func reservePort() (int, error) {
 	for range 1000 {
-		port := firstPort + rand.IntN(lastPort-firstPort) //nolint:gosec // a port is no secret
-		mark, err := net.Listen("unix", "@onceward-test-port-"+strconv.Itoa(port))
+		port := firstPort + rand.IntN(lastPort-firstPort)                          //nolint:gosec // a port is no secret
+		mark, err := net.Listen("unix", "@onceward-test-port-"+strconv.Itoa(port)) //nolint:noctx // answers at once
 		if err != nil {
 			continue
 		}
-		probe, err := net.Listen("tcp", loopback(port))
+		probe, err := net.Listen("tcp", loopback(port)) //nolint:noctx // answers at once
 		if err != nil {
 			_ = mark.Close()
 			continue

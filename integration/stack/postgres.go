@@ -54,7 +54,7 @@ func Postgres(t testing.TB) string {
 		if err != nil {
 			return nil, err
 		}
-		announce("%s", p.what)
+		announcef("%s", p.what)
 		return p, nil
 	})
 	return server.database(t)

@@ -54,8 +54,7 @@ func TestDatabaseIsDroppedWithItsTestDespiteOpenConnections(t *testing.T) {
 		}
 	})
 	_, err := pgx.Connect(t.Context(), gone)
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != "3D000" {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "3D000" {
 		t.Errorf("connecting to the database of a finished test: %v, want 3D000 (no such database)", err)
 	}
 }

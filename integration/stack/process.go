@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -99,7 +100,7 @@ func (p *process) stop(ctx context.Context) error {
 	case <-p.exited:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(fmt.Errorf("the server did not stop on %v: %w", p.stopBy, ctx.Err()), p.killAll(context.Background()))
+		return errors.Join(fmt.Errorf("the server did not stop on %v: %w", p.stopBy, ctx.Err()), p.killAll(context.WithoutCancel(ctx)))
 	}
 }
 
@@ -186,13 +187,9 @@ func processStat(pid int) (parent int, state byte, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	for i := len(stat) - 1; i >= 0; i-- {
-		if stat[i] == ')' {
-			_, err = fmt.Sscanf(string(stat[i+1:]), " %c %d", &state, &parent)
-			return parent, state, err
-		}
-	}
-	return 0, 0, fmt.Errorf("process %d: its stat has no name", pid)
+	after := bytes.LastIndexByte(stat, ')') + 1
+	_, err = fmt.Sscanf(string(stat[after:]), " %c %d", &state, &parent)
+	return parent, state, err
 }
 
 // account is an unprivileged user of this machine.
@@ -215,7 +212,8 @@ func unprivileged() (*account, error) {
 		}
 		return &account{uid: uint32(uid), gid: uint32(gid)}, nil
 	}
-	return nil, errors.New("PostgreSQL and PgBouncer refuse to run as root, and there is no user postgres or nobody: run the tests as another user, or `useradd --system postgres`")
+	return nil, errors.New("PostgreSQL and PgBouncer refuse to run as root, and there is no user postgres or nobody: " +
+		"run the tests as another user, or `useradd --system postgres`")
 }
 
 func (a *account) credential() *syscall.Credential {
