@@ -45,7 +45,7 @@
 //
 //	what happened                               error                             what is known
 //	another transaction held the lock too long  idempotency.ErrInProgress         nothing was done
-//	disk full, I/O error, file gone, closed     idempotency.ErrUnavailable        rolled back
+//	disk full, I/O error, store closed          idempotency.ErrUnavailable        rolled back
 //	I/O error while committing                  idempotency.ErrCommitUnknown      the next claim tells
 //	the work ended the transaction              idempotency.ErrTransactionEnded   the next claim tells
 //	the tables are missing or of another age    idempotency.ErrNotMigrated        nothing was done

@@ -47,17 +47,24 @@ func isBusy(err error) bool {
 	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
 }
 
-// isUnavailable: the file, the disk under it or the memory for it failed, not
-// what was asked of them.
-func isUnavailable(err error) bool {
+// isOutage: the disk or memory under the database failed, not what was asked of it.
+func isOutage(err error) bool {
 	switch primaryCode(err) {
-	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
-		sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM:
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_READONLY:
 		return true
 	}
-	// database/sql keeps the error of a closed DB to itself.
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) || strings.Contains(err.Error(), "sql: database is closed") ||
-		errors.Is(err, idempotency.ErrUnavailable)
+	return false
+}
+
+// isUnavailable: the store can't work at the moment. Only for errors of its own
+// statements: in an error of the work, a bad connection may be that of any database.
+func isUnavailable(err error) bool {
+	switch primaryCode(err) {
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_PERM:
+		return true
+	}
+	return isOutage(err) || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) ||
+		strings.Contains(err.Error(), "sql: database is closed") // database/sql keeps this error to itself.
 }
 
 // isEnded: a COMMIT or ROLLBACK found no transaction, because the work ended it,

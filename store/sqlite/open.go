@@ -29,8 +29,11 @@ type Store struct {
 	claimWait time.Duration
 
 	// writer has a single connection: write transactions of this process queue
-	// for it, where a context can end their wait, and meet only those of
-	// other processes at the file's lock. Handlers run on it.
+	// for it and meet only those of other processes at the file's lock, which
+	// is polled. Handlers run on it. One claim per transaction, eight
+	// goroutines (BenchmarkAtomic/fsync/goroutines=8/batch=1): 614 to 904
+	// commits/s with one connection, 178 to 424 with eight; three runs each,
+	// two busy cores.
 	writer *sql.DB
 
 	// db is for everything else: reads, and the application's own work.

@@ -68,7 +68,7 @@ func workFailed(ctx context.Context, err, rollback error) error {
 			return err
 		}
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
-	case isUnavailable(err):
+	case isOutage(err):
 		// A statement of work met the full disk. SQLite may have rolled back
 		// by itself then, so the rollback's own error says nothing.
 		if errors.Is(err, idempotency.ErrUnavailable) {

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
@@ -186,5 +187,31 @@ func TestRowsLeftOpenByWorkDoNotBlockTheStore(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The one deadlock an embedded store invites must end, and name itself.
+func TestHandlerThatWritesBesideItsTransactionFailsAfterTheWait(t *testing.T) {
+	t.Parallel()
+	store := newDatabase(t).open(t, 50*time.Millisecond)
+	err := store.Atomic(t.Context(), claim("a"), func(ctx context.Context, _ *sql.Tx, _ []idempotency.Verdict) error {
+		if _, err := store.DB().ExecContext(ctx, `INSERT INTO effect (name) VALUES ('beside')`); err == nil || !strings.Contains(err.Error(), "locked") {
+			t.Errorf("write through DB: %v", err)
+		}
+		_, err := store.CountAttempt(ctx, "s", "k", "cause", time.Hour)
+		return err
+	})
+	wantIs(t, err, idempotency.ErrInProgress)
+}
+
+func TestErrorOfAnotherDatabaseIsNoOutageOfThisOne(t *testing.T) {
+	t.Parallel()
+	store := newDatabase(t).open(t, time.Minute)
+	err := store.Atomic(t.Context(), claim("a"), func(context.Context, *sql.Tx, []idempotency.Verdict) error {
+		return fmt.Errorf("warehouse: %w", driver.ErrBadConn)
+	})
+	wantIs(t, err, driver.ErrBadConn)
+	if errors.Is(err, idempotency.ErrUnavailable) {
+		t.Error("the store is blamed")
 	}
 }
