@@ -36,6 +36,8 @@ type Event struct {
 	// Reason is set for EventParked.
 	Reason   Reason
 	Attempts int
+	// Duration is how long the transaction took, which a batch shares, or the
+	// round of pruning.
 	Duration time.Duration
 	Err      error
 }

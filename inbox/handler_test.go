@@ -263,7 +263,6 @@ func TestCommitUnderWayIsLeftAlone(t *testing.T) {
 	})
 }
 
-// The race detector watches this one.
 func TestAbandonedHandlerLeavesTheMessagesAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -70,7 +70,7 @@ func Backoff(minimum, maximum time.Duration) Option {
 // with ErrHandlerTimeout as the cause; a handler that does not return within one
 // more second is abandoned: its transaction is rolled back, its goroutine left
 // behind, and the call counts as a failed attempt. Default 30 s: longer than any
-// healthy transaction, far shorter than the five minutes of a Kafka poll interval.
+// healthy transaction, and a hung one is noticed within a minute.
 func HandlerTimeout(timeout time.Duration) Option {
 	return func(c *config) { c.handlerTimeout = timeout }
 }
