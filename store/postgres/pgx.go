@@ -134,7 +134,7 @@ type pgxTransaction struct {
 
 // sever closes the socket under whatever the work is doing, so that the server
 // rolls back even if the work never returns. The connection leaves the pool,
-// which may open another in its place at once.
+// which may open another in its place at once. Nothing else of it needs closing.
 func (t *pgxTransaction) sever() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +150,12 @@ func (t *pgxTransaction) sever() {
 func (t *pgxTransaction) lend() pgx.Tx { return &t.lent }
 
 func (t *pgxTransaction) failure(err error) error {
-	t.use.revoke()
+	if t.use.revoke() {
+		// Nothing of the connection may be looked at while another
+		// goroutine uses it.
+		t.sever()
+		return err
+	}
 	if t.ctx.Err() != nil {
 		return endedError(t.ctx, err)
 	}
@@ -208,11 +213,7 @@ func (t *pgxTransaction) end() {
 		// The pool closes connections that are busy or not idle.
 		t.conn.Release()
 		t.conn = nil
-		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)
-	defer cancel()
-	_ = t.raw.Close(ctx)
 }
 
 func (t *pgxTransaction) isSevered() bool {
