@@ -63,7 +63,7 @@ func openDatabase(ctx context.Context, at location) (*database, error) {
 		}
 		d.db = stdlib.OpenDB(*config)
 		if err := ping(ctx, d.db); err != nil {
-			return nil, errors.Join(fmt.Errorf("-postgres does not answer: %w", err), d.db.Close())
+			return nil, errors.Join(fmt.Errorf("-postgres can't be used: %w", err), d.db.Close())
 		}
 		d.store, d.close = postgres.NewSQL(d.db, postgres.WithSchema(at.Schema)), d.db.Close
 		ledger = pgx.Identifier{at.Schema, ledger}.Sanitize()

@@ -81,7 +81,7 @@ func TestBadInputNamesTheFlagAndNeverThePassword(t *testing.T) {
 		"postgres bad port":      {[]string{"-postgres", "postgres://user:" + secret + "@localhost:port/db"}, 1, []string{"-postgres"}},
 		"postgres bad escape":    {[]string{"-postgres", "postgres://user:" + secret + "%zz@localhost/db"}, 1, []string{"-postgres"}},
 		"postgres bad option":    {[]string{"-postgres", "postgres://user:" + secret + "@localhost/db?sslmode=perhaps"}, 1, []string{"-postgres", "sslmode"}},
-		"postgres not listening": {[]string{"-postgres", "postgres://user:" + secret + "@" + closed + "/db"}, 1, []string{"-postgres", closed, "does not answer"}},
+		"postgres not listening": {[]string{"-postgres", "postgres://user:" + secret + "@" + closed + "/db"}, 1, []string{"-postgres can't be used", closed}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
