@@ -12,6 +12,7 @@ import (
 // goroutine of the transaction until that has ended.
 type batch[Tx any] struct {
 	*transaction
+
 	in       *Inbox[Tx]
 	now      time.Time
 	messages []Message
@@ -43,8 +44,9 @@ func (r Reason) err() error {
 		return errIDReused
 	case ReasonBehind:
 		return errBehind
+	default:
+		return nil // the handler's own error says it
 	}
-	return nil
 }
 
 // run is the work of Store.Atomic.
@@ -67,6 +69,7 @@ func (b *batch[Tx]) run(ctx context.Context, tx Tx, verdicts []idempotency.Verdi
 		case idempotency.Reused:
 			// It is recorded under another key, which needs another claim.
 			return errIDReused
+		case idempotency.Fresh:
 		}
 		if reason := b.unfit(m, parked); reason != "" {
 			b.settled[i] = settled{Parked, reason}

@@ -31,8 +31,9 @@ func open(ctx context.Context) (*sqlite.Store, func()) {
 		log.Fatal(err)
 	}
 	return store, func() {
-		store.Close()
-		os.RemoveAll(folder)
+		if err := errors.Join(store.Close(), os.RemoveAll(folder)); err != nil {
+			log.Print(err)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ var errHandler = errors.New("no such account")
 // effect, unless a test says otherwise for that ID.
 type fixture struct {
 	*testing.T
+
 	store *fakeStore
 	inbox *inbox.Inbox[*fakeTx]
 

@@ -26,7 +26,7 @@ func TestPanicIsAFailedAttempt(t *testing.T) {
 	results := f.process(messages("a", "b")...)
 	f.wantOutcomes(results, "failed, not run")
 	panicked, ok := errors.AsType[*inbox.PanicError](results[0].Err)
-	if !ok || panicked.Value != errHandler || !strings.Contains(string(panicked.Stack), "TestPanicIsAFailedAttempt") {
+	if !ok || panicked.Value != any(errHandler) || !strings.Contains(string(panicked.Stack), "TestPanicIsAFailedAttempt") {
 		t.Errorf("error is %#v", results[0].Err)
 	}
 	wantError(t, results[0].Err, errHandler)
@@ -92,7 +92,7 @@ func TestHandlerIsToldWhenItsTimeIsUp(t *testing.T) {
 		f := setup(t, inbox.HandlerTimeout(5*time.Second))
 		f.on = func(ctx context.Context, _ *fakeTx, _ inbox.Message) error {
 			<-ctx.Done()
-			if context.Cause(ctx) != inbox.ErrHandlerTimeout {
+			if !errors.Is(context.Cause(ctx), inbox.ErrHandlerTimeout) {
 				t.Errorf("cause is %v", context.Cause(ctx))
 			}
 			return ctx.Err()
@@ -115,7 +115,7 @@ func TestEachCallOfTheHandlerHasItsOwnTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := setup(t, inbox.HandlerTimeout(5*time.Second), inbox.Batch(4))
 		f.on = func(context.Context, *fakeTx, inbox.Message) error {
-			time.Sleep(4 * time.Second)
+			<-time.After(4 * time.Second)
 			return nil
 		}
 		f.wantOutcomes(f.process(messages("a", "b", "c", "d")...), "processed, processed, processed, processed")
@@ -127,7 +127,7 @@ func TestHandlerThatFinishesALittleLateIsCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := setup(t, inbox.HandlerTimeout(5*time.Second))
 		f.on = func(context.Context, *fakeTx, inbox.Message) error {
-			time.Sleep(5*time.Second + 500*time.Millisecond)
+			<-time.After(5*time.Second + 500*time.Millisecond)
 			return nil
 		}
 		f.wantOutcomes(f.process(message("a")), "processed")
@@ -225,7 +225,7 @@ func TestLostLeaseEndsTheWaitForAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := setup(t)
 		slow := inbox.New(f.store, "billing", func(context.Context, *fakeTx, inbox.Message) error {
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 			return nil
 		}, inbox.HandlerTimeout(time.Hour))
 		var other sync.WaitGroup
@@ -254,7 +254,7 @@ func TestCommitUnderWayIsLeftAlone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		f.store.onCommit = func() {
 			cancel()
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		}
 		results, err := f.inbox.Process(ctx, messages("a", "b"))
 		wantError(t, err, context.Canceled)
@@ -291,7 +291,7 @@ func TestRedriveLeavesACommitUnderWayAlone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		f.store.onCommit = func() {
 			cancel()
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 		}
 		result, _ := f.inbox.Redrive(ctx, inbox.Filter{Limit: 1}, inbox.Apply)
 		if result.Redriven != 1 {

@@ -11,6 +11,7 @@ import (
 // An Inbox is safe for concurrent use and owns no goroutine between calls.
 type Inbox[Tx any] struct {
 	config
+
 	store   Store[Tx]
 	handler Handler[Tx]
 	bulk    BulkHandler[Tx]

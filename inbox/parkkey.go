@@ -27,10 +27,11 @@ func (p parkedKeys) add(m *Message) {
 
 // parkedKeys asks the store about the keys of all new messages, once a topic.
 func (b *batch[Tx]) parkedKeys(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) (parkedKeys, error) {
+	var parked parkedKeys
 	if !b.in.parkKey {
-		return nil, nil
+		return parked, nil
 	}
-	parked := parkedKeys{}
+	parked = parkedKeys{}
 	var topics []string
 	keys := map[string][][]byte{}
 	for i := range b.messages {

@@ -29,7 +29,8 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 	}
 	for i := range messages {
 		if messages[i].Source == "" {
-			return results, fmt.Errorf("inbox: Source of message %d of %d is empty: the adapter must set it to the topic or queue within which IDs are unique", i+1, len(messages))
+			return results, fmt.Errorf("inbox: Source of message %d of %d is empty: "+
+				"the adapter must set it to the topic or queue within which IDs are unique", i+1, len(messages))
 		}
 	}
 	for start := 0; start < len(messages); start += in.batch {

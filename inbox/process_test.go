@@ -2,7 +2,7 @@ package inbox_test
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -212,7 +212,7 @@ func TestConcurrentDeliveriesHaveOneEffect(t *testing.T) {
 	f := setup(t, inbox.Batch(7))
 	var ids []string
 	for i := range 50 {
-		ids = append(ids, fmt.Sprint(i))
+		ids = append(ids, strconv.Itoa(i))
 	}
 	var wg sync.WaitGroup
 	for range 8 {

@@ -18,6 +18,7 @@ func (in *Inbox[Tx]) settled(ctx context.Context, m *Message, s settled, took ti
 		kind = EventDuplicate
 	case Parked:
 		kind = EventParked
+	case Processed, Failed, NotRun:
 	}
 	if s.reason == "" && in.hook == nil && !in.logger.Enabled(ctx, slog.LevelDebug) {
 		in.counters.count(kind, "", 1)
@@ -94,6 +95,7 @@ func level(event Event) slog.Level {
 		return slog.LevelWarn
 	case EventRedriven, EventDiscarded:
 		return slog.LevelInfo
+	default:
+		return slog.LevelDebug
 	}
-	return slog.LevelDebug
 }

@@ -18,8 +18,7 @@ const grace = time.Second
 //	storing ──enter──▶ handling ──leave──▶ storing … ──finish──▶ committing
 //	   │                  │ HandlerTimeout or ctx ended: handler's ctx cancelled
 //	   │ ctx ended        │ a second later, still handling: abandoned
-//	   ▼                  ▼
-//	 stopped            stopped
+//	   └────────▶ stopped ◀────────┘
 //
 // Stopped means that the transaction's context is cancelled: the store rolls it
 // back even while the handler runs on. From committing on nothing interferes, so
