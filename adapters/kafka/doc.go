@@ -90,10 +90,11 @@
 //
 // Kafka 1.0 to 4.x. No static membership, no cooperative rebalancing, no
 // KIP-848 groups: kafka-go has none, so a rebalance stops the group for as
-// long as its slowest member drains. A group can't be shared with Java,
-// librdkafka or franz-go clients; to come from one of those, use a new group
-// id: the inbox can't know what was handled elsewhere, so set the offsets of
-// the new group first (kafka-consumer-groups.sh --reset-offsets).
+// long as its slowest member drains. A group can't be shared with other clients
+// (Java, librdkafka, franz-go, kafka-go's Reader): the broker refuses whichever
+// comes second, and Consume says so. To take over from one of those, stop its
+// consumers first, or use a new group and set its offsets
+// (kafka-consumer-groups.sh --reset-offsets).
 //
 // # Seeing lag
 //

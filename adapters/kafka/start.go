@@ -86,7 +86,7 @@ func explain(err error, config ConsumerConfig) error {
 	case errors.As(err, &notTLS):
 		hint = "this listener does not speak TLS: unset TLS, or use another listener"
 	case errors.As(err, &slow) && slow.Timeout():
-		hint = "the broker does not answer: check the address, the network and the listener's protocol (TLS, SASL)"
+		hint = "the broker does not answer: check the address in Brokers, the network and the listener's protocol (TLS, SASL)"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		hint = "the broker closed the connection: this listener may want TLS or SASL"
 		if config.TLS != nil || config.SASL != nil {
@@ -106,8 +106,8 @@ func refused(err error, config ConsumerConfig) error {
 		return fmt.Errorf("kafka: SessionTimeout is %v, and the broker takes only group.min.session.timeout.ms to group.max.session.timeout.ms "+
 			"(6 s to 30 min unless set): change one of them: %w", config.SessionTimeout, err)
 	case errors.Is(err, kafka.InconsistentGroupProtocol):
-		return fmt.Errorf("kafka: group %q is in use by consumers of another kind (Java, librdkafka, franz-go), which can't share one: "+
-			"use a new Group: %w", config.Group, err)
+		return fmt.Errorf("kafka: group %q is in use by consumers of another kind (Java, librdkafka, another Go client), which can't share one: "+
+			"stop them, or use a new Group: %w", config.Group, err)
 	case errors.Is(err, kafka.GroupAuthorizationFailed):
 		return fmt.Errorf("kafka: group %q is not allowed: grant Read on it to this user: %w", config.Group, err)
 	case errors.Is(err, kafka.SASLAuthenticationFailed), errors.Is(err, kafka.UnsupportedSASLMechanism):

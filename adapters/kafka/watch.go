@@ -19,8 +19,10 @@ const metadataInterval = time.Second
 // partition of any topic, so a deleted topic would starve the others. It also
 // remembers what was assigned, to tell later whether partitions were added.
 //
-// The protocol stays kafka-go's "range", so hand-written kafka-go consumers can
-// be replaced one by one.
+// Its protocol has a name of its own. kafka-go calls its "range", as Java does,
+// but writes it in a form that Java's leader fails on: a consumer of ours that
+// was given a Java group's name by mistake would take down that group. With
+// this name the coordinator refuses it instead.
 type assignor struct {
 	kafka.RangeGroupBalancer
 	count func(context.Context) (map[string]int, error)
@@ -28,6 +30,8 @@ type assignor struct {
 	mu       sync.Mutex
 	assigned map[string]int // partitions by topic; nil if we did not lead
 }
+
+func (a *assignor) ProtocolName() string { return "onceward-range" }
 
 func (a *assignor) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
 	known := make(map[string]int)

@@ -242,11 +242,15 @@ func produce(t *testing.T, c *kafkago.Client, topic string, partition int, recor
 	}
 }
 
-// committed is the group's offset of a partition, or -1.
+// committed is the offset of a partition that the group "billing" has committed, or -1.
 func committed(t *testing.T, c *kafkago.Client, topic string, partition int) int64 {
 	t.Helper()
+	return committedBy(c, "billing", topic, partition)
+}
+
+func committedBy(c *kafkago.Client, group, topic string, partition int) int64 {
 	response, err := c.OffsetFetch(context.Background(), &kafkago.OffsetFetchRequest{
-		GroupID: "billing", Topics: map[string][]int{topic: {partition}},
+		GroupID: group, Topics: map[string][]int{topic: {partition}},
 	})
 	if err != nil {
 		return -1

@@ -15,18 +15,6 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// setOffset commits an offset for a group that nobody is in.
-func setOffset(t *testing.T, c *kafkago.Client, partition int, offset int64) {
-	t.Helper()
-	response, err := c.OffsetCommit(t.Context(), &kafkago.OffsetCommitRequest{
-		GroupID: "billing", GenerationID: -1,
-		Topics: map[string][]kafkago.OffsetCommit{"orders": {{Partition: partition, Offset: offset}}},
-	})
-	if err != nil || response.Topics["orders"][0].Error != nil {
-		t.Fatalf("commit: %v, %+v", err, response)
-	}
-}
-
 // K8: an offset below the start of the log is data loss: reported with its extent, and reading goes on at the start.
 func TestK8OffsetBelowTheLogIsReportedAsLoss(t *testing.T) {
 	t.Parallel()
@@ -35,7 +23,7 @@ func TestK8OffsetBelowTheLogIsReportedAsLoss(t *testing.T) {
 	for i := range 10 {
 		produce(t, c, "orders", 0, numbered(i, i+1)...)
 	}
-	setOffset(t, c, 0, 2)
+	commitAs(t, c, "billing", "orders", 2)
 	if err := cluster.DeleteRecords("orders", 0, 7); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +45,7 @@ func TestK8OffsetBeyondTheLogIsReportedAndReset(t *testing.T) {
 	_, addr := fakeCluster(t, 1)
 	c := client(t, addr)
 	produce(t, c, "orders", 0, numbered(0, 5)...)
-	setOffset(t, c, 0, 1000)
+	commitAs(t, c, "billing", "orders", 1000)
 	processor := &recorder{}
 	r := consume(t, quick(addr), processor)
 	if event := r.await(kafka.EventOffsetReset); event.Count != 995 {
