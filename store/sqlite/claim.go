@@ -39,7 +39,9 @@ CROSS JOIN onceward_record AS r ON r.scope = wanted.value ->> 0 AND r.key = want
 
 // Atomic implements idempotency.Store. The claims of a call need no order among
 // them: the write lock is taken first, so nobody can hold half of them.
-func (s *Store) Atomic(ctx context.Context, claims []idempotency.Claim, work func(ctx context.Context, tx *sql.Tx, verdicts []idempotency.Verdict) error) error {
+func (s *Store) Atomic(
+	ctx context.Context, claims []idempotency.Claim, work func(ctx context.Context, tx *sql.Tx, verdicts []idempotency.Verdict) error,
+) error {
 	for _, claim := range claims {
 		if err := claim.Validate(); err != nil {
 			return err
@@ -104,7 +106,9 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, claims []idempotency.Cla
 		return fresh, nil
 	case 1:
 		id, claim := ids[0], claims[0]
-		result, err := tx.StmtContext(ctx, s.claimOne).ExecContext(ctx, id[0], id[1], claim.Fingerprint, microseconds(claim.Retention))
+		statement := tx.StmtContext(ctx, s.claimOne)
+		defer statement.Close()
+		result, err := statement.ExecContext(ctx, id[0], id[1], claim.Fingerprint, microseconds(claim.Retention))
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +132,9 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, claims []idempotency.Cla
 	if err != nil {
 		return nil, err
 	}
-	inserted, err := tx.StmtContext(ctx, s.claimMany).QueryContext(ctx, string(list))
+	statement := tx.StmtContext(ctx, s.claimMany)
+	defer statement.Close()
+	inserted, err := statement.QueryContext(ctx, string(list))
 	if err != nil {
 		return nil, err
 	}

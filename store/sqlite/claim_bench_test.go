@@ -32,6 +32,7 @@ func BenchmarkAtomic(b *testing.B) {
 }
 
 func benchmarkAtomic(b *testing.B, goroutines, size int, options []sqlite.Option) {
+	b.Helper()
 	store, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "store.db"), append(options, sqlite.WithClaimWait(time.Minute))...)
 	if err != nil {
 		b.Fatal(err)

@@ -34,8 +34,7 @@ func failed(doing string, err error) error {
 
 // primaryCode is SQLite's result code without the extension, or 0.
 func primaryCode(err error) int {
-	var e *sqlite.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
 	}
 	return 0

@@ -25,7 +25,7 @@ const readVersion = `SELECT version FROM onceward_schema`
 // processes that open a new file at once, the first creates them. A file that is
 // up to date is only read, so that opening it waits for no writer.
 func (s *Store) migrate(ctx context.Context) error {
-	version, err := versionOf(ctx, s.db)
+	version, err := versionOf(ctx, s.db.QueryRowContext)
 	if err != nil {
 		return failed("migrate", err)
 	}
@@ -33,7 +33,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return checkVersion(version)
 	}
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		version, err := versionOf(ctx, tx)
+		version, err := versionOf(ctx, tx.QueryRowContext)
 		if err == nil && version == 0 {
 			_, err = tx.ExecContext(ctx, schema)
 			version = schemaVersion
@@ -46,14 +46,12 @@ func (s *Store) migrate(ctx context.Context) error {
 }
 
 // versionOf is the version of the tables, 0 if there are none.
-func versionOf(ctx context.Context, in interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}) (version int, err error) {
+func versionOf(ctx context.Context, queryRow func(ctx context.Context, query string, args ...any) *sql.Row) (version int, err error) {
 	var exists bool
-	if err := in.QueryRowContext(ctx, findSchemaTable).Scan(&exists); err != nil || !exists {
+	if err := queryRow(ctx, findSchemaTable).Scan(&exists); err != nil || !exists {
 		return 0, err
 	}
-	err = in.QueryRowContext(ctx, readVersion).Scan(&version)
+	err = queryRow(ctx, readVersion).Scan(&version)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = fmt.Errorf("%w: onceward_schema has no row: restore the file, or drop the onceward_ tables and open it again", idempotency.ErrNotMigrated)
 	}
@@ -74,7 +72,7 @@ func checkVersion(version int) error {
 
 // Check implements inbox.Store.
 func (s *Store) Check(ctx context.Context) error {
-	version, err := versionOf(ctx, s.db)
+	version, err := versionOf(ctx, s.db.QueryRowContext)
 	if err != nil {
 		return failed("check", err)
 	}

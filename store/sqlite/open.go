@@ -85,7 +85,8 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 	}
 	switch {
 	case path == "", path == ":memory:":
-		return nil, fmt.Errorf("sqlite: path is %q: a database in memory belongs to one connection and the store needs several: name a file, in tests one in t.TempDir()", path)
+		return nil, fmt.Errorf("sqlite: path is %q: a database in memory belongs to one connection and the store needs several: "+
+			"name a file, in tests one in t.TempDir()", path)
 	case strings.HasPrefix(path, "file:"):
 		return nil, errors.New("sqlite: path begins with \"file:\": give a plain path, the store sets its own URI parameters")
 	case strings.ContainsRune(path, 0):

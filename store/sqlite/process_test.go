@@ -41,19 +41,19 @@ func beTheOtherProcess(path string) {
 				if err := effect(ctx, tx, "held"); err != nil {
 					return err
 				}
-				fmt.Println("holding")
+				fmt.Fprintln(os.Stdout, "holding")
 				select {}
 			})
 		}
 	}
-	fmt.Println("failed:", err)
+	fmt.Fprintln(os.Stdout, "failed:", err)
 	os.Exit(1)
 }
 
 func TestKilledProcessKeepsWhatItCommittedAndFreesWhatItHeld(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	child := exec.CommandContext(t.Context(), os.Args[0])
+	child := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // This very binary.
 	child.Env = append(os.Environ(), childPath+"="+d.path)
 	output, err := child.StdoutPipe()
 	if err != nil {

@@ -22,7 +22,9 @@ const deleteLetter = `DELETE FROM onceward_dead_letter WHERE number = ?1`
 
 // TakeDeadLetter implements inbox.Store. The write lock keeps other takers out,
 // so the loser of two finds the letter gone.
-func (s *Store) TakeDeadLetter(ctx context.Context, consumer string, number int64, work func(ctx context.Context, tx *sql.Tx, letter inbox.DeadLetter) error) error {
+func (s *Store) TakeDeadLetter(
+	ctx context.Context, consumer string, number int64, work func(ctx context.Context, tx *sql.Tx, letter inbox.DeadLetter) error,
+) error {
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		letter, err := take(ctx, tx, consumer, number)
 		switch {

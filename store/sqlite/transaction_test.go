@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,9 @@ func TestHandlerMayReadBesideItsTransaction(t *testing.T) {
 			if rows.Next() {
 				t.Error("what is not committed can be seen")
 			}
+			if err := rows.Err(); err != nil {
+				return err
+			}
 		}
 		return store.Check(ctx)
 	})
@@ -174,12 +178,12 @@ func TestRowsLeftOpenByWorkDoNotBlockTheStore(t *testing.T) {
 			d := newDatabase(t)
 			store := d.open(t, time.Minute)
 			for i := range 3 {
-				err := store.Atomic(t.Context(), claim(fmt.Sprint(i)), func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
-					rows, err := tx.QueryContext(ctx, `SELECT 1 UNION ALL SELECT 2`)
+				err := store.Atomic(t.Context(), claim(strconv.Itoa(i)), func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
+					rows, err := tx.QueryContext(ctx, `SELECT 1 UNION ALL SELECT 2`) //nolint:rowserrcheck,sqlclosecheck // Left open: that is the test.
 					if err != nil {
 						return err
 					}
-					rows.Next() //nolint:rowserrcheck,sqlclosecheck // The leak is the test.
+					rows.Next()
 					return result
 				})
 				if !errors.Is(err, result) {

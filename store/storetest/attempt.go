@@ -32,7 +32,9 @@ func attemptRules[Tx any]() []rule[Tx] {
 			}
 		}},
 		{"AnyTextIsACause", func(f *fixture[Tx]) {
-			for i, cause := range []string{"", "plain", "nul \x00 inside", "not \xff UTF-8 \xed\xa0\x80", strings.Repeat("long ", 100_000), strings.Repeat("é", 70_000)} {
+			for i, cause := range []string{
+				"", "plain", "nul \x00 inside", "not \xff UTF-8 \xed\xa0\x80", strings.Repeat("long ", 100_000), strings.Repeat("é", 70_000),
+			} {
 				got, err := f.store.CountAttempt(f.Context(), scope, "a", cause, retention)
 				if err != nil || got != i+1 {
 					f.Fatalf("cause %.20q: attempt %d, error %v", cause, got, err)

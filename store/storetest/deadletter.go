@@ -13,7 +13,11 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-const consumer = "billing"
+const (
+	consumer   = "billing"
+	topic      = "orders"
+	otherTopic = "refunds"
+)
 
 // letterOf is a plain dead letter whose message has this ID.
 func letterOf(id string) inbox.DeadLetter {
@@ -23,7 +27,7 @@ func letterOf(id string) inbox.DeadLetter {
 		Error:    "card service: timeout",
 		Attempts: 5,
 		Message: inbox.Message{
-			ID: id, Source: "shop", Topic: "orders", Payload: []byte("payload of " + id), Position: "orders/0/1",
+			ID: id, Source: "shop", Topic: topic, Payload: []byte("payload of " + id), Position: "orders/0/1",
 		},
 	}
 }
@@ -95,7 +99,7 @@ func deadLetterRules[Tx any]() []rule[Tx] {
 			})
 			f.wantIs(err, errWork)
 			f.wantLetters(consumer)
-			f.wantParked("orders", "k", false)
+			f.wantParked(topic, "k", false)
 		}},
 		{"EachConsumerHasItsOwn", func(f *fixture[Tx]) {
 			mine, theirs := keyed("mine", "k"), keyed("theirs", "other")
@@ -104,7 +108,7 @@ func deadLetterRules[Tx any]() []rule[Tx] {
 			f.wantLetters(consumer, "mine")
 			f.wantLetters("shipping", "theirs")
 			f.wantLetters("nobody")
-			f.wantParked("orders", "other", false)
+			f.wantParked(topic, "other", false)
 			number := f.letters("shipping", inbox.Filter{})[0].Number
 			err := f.store.TakeDeadLetter(f.Context(), consumer, number, func(context.Context, Tx, inbox.DeadLetter) error {
 				f.Error("took the dead letter of another consumer")
@@ -125,10 +129,14 @@ func strangeMessages() []inbox.Message {
 	}
 	return []inbox.Message{
 		{},
-		{ID: "plain", Source: "s", Topic: "t", Key: []byte("k"), Payload: []byte(`{"n":1}`), Position: "t/0/7",
-			Headers: []inbox.Header{{Name: "n", Value: []byte("v")}}, Time: time.Date(2024, 2, 29, 23, 59, 59, 123_456_789, time.UTC)},
-		{ID: raw, Source: raw, Topic: raw, Key: []byte(raw), Payload: every, Position: raw,
-			Headers: []inbox.Header{{Name: raw, Value: every}, {Name: "", Value: []byte(raw)}}},
+		{
+			ID: "plain", Source: "s", Topic: "t", Key: []byte("k"), Payload: []byte(`{"n":1}`), Position: "t/0/7",
+			Headers: []inbox.Header{{Name: "n", Value: []byte("v")}}, Time: time.Date(2024, 2, 29, 23, 59, 59, 123_456_789, time.UTC),
+		},
+		{
+			ID: raw, Source: raw, Topic: raw, Key: []byte(raw), Payload: every, Position: raw,
+			Headers: []inbox.Header{{Name: raw, Value: every}, {Name: "", Value: []byte(raw)}},
+		},
 		{ID: "nil", Topic: "t", Headers: []inbox.Header{{Name: "h"}}},
 		{ID: "empty", Topic: "t", Key: []byte{}, Payload: []byte{}, Headers: []inbox.Header{{Name: "h", Value: []byte{}}}},
 		{ID: "repeated", Topic: "t", Headers: []inbox.Header{

@@ -17,13 +17,13 @@ func parkedKeyRules[Tx any]() []rule[Tx] {
 			plain := keyed("plain", "free")
 			plain.ParksKey = false
 			f.add(keyed("a", "k"), plain)
-			f.wantParkedKeys("orders", [][]byte{[]byte("free"), []byte("k"), []byte("unknown"), []byte("k")}, false, true, false, true)
-			f.wantParkedKeys("refunds", [][]byte{[]byte("k")}, false)
-			f.wantParkedKeys("orders", nil)
+			f.wantParkedKeys(topic, [][]byte{[]byte("free"), []byte("k"), []byte("unknown"), []byte("k")}, false, true, false, true)
+			f.wantParkedKeys(otherTopic, [][]byte{[]byte("k")}, false)
+			f.wantParkedKeys(topic, nil)
 		}},
 		{"KeysAreComparedByBytes", func(f *fixture[Tx]) {
 			f.add(keyed("a", ""), keyed("b", "\x00\xff"), keyed("c", "K"))
-			f.wantParkedKeys("orders", [][]byte{{}, nil, []byte("\x00\xff"), []byte("\x00"), []byte("k"), []byte("K")},
+			f.wantParkedKeys(topic, [][]byte{{}, nil, []byte("\x00\xff"), []byte("\x00"), []byte("k"), []byte("K")},
 				true, false, true, false, false, true)
 		}},
 		{"TopicsAreComparedByBytes", func(f *fixture[Tx]) {
@@ -39,7 +39,7 @@ func parkedKeyRules[Tx any]() []rule[Tx] {
 				if err := f.store.AddDeadLetters(ctx, tx, []inbox.DeadLetter{keyed("a", "k")}); err != nil {
 					return err
 				}
-				parked, err := f.store.ParkedKeys(ctx, tx, consumer, "orders", [][]byte{[]byte("k")})
+				parked, err := f.store.ParkedKeys(ctx, tx, consumer, topic, [][]byte{[]byte("k")})
 				if err == nil && !parked[0] {
 					err = errors.New("not parked")
 				}
@@ -57,24 +57,24 @@ func parkedKeyRules[Tx any]() []rule[Tx] {
 			}
 			want := make([]bool, len(keys))
 			want[70], want[1999] = true, true
-			f.wantParkedKeys("orders", keys, want...)
+			f.wantParkedKeys(topic, keys, want...)
 		}},
 		{"TakingTheLastLetterFreesTheKey", func(f *fixture[Tx]) {
 			f.add(keyed("a", "k"), keyed("b", "k"))
 			f.take("a")
-			f.wantParked("orders", "k", true)
+			f.wantParked(topic, "k", true)
 			f.take("b")
-			f.wantParked("orders", "k", false)
+			f.wantParked(topic, "k", false)
 		}},
 		{"DiscardingTheLastLetterFreesTheKey", func(f *fixture[Tx]) {
 			f.add(keyed("a", "k"), keyed("b", "k"), keyed("c", "other"))
 			f.discard(inbox.Filter{MessageID: "b"}, 1)
-			f.wantParked("orders", "k", true)
+			f.wantParked(topic, "k", true)
 			f.discard(inbox.Filter{MessageID: "a"}, 1)
-			f.wantParked("orders", "k", false)
-			f.wantParked("orders", "other", true)
+			f.wantParked(topic, "k", false)
+			f.wantParked(topic, "other", true)
 			f.discard(inbox.Filter{}, 1)
-			f.wantParked("orders", "other", false)
+			f.wantParked(topic, "other", false)
 		}},
 		{"MessageParkedBehindALetterIsNeverLeftInAFreeKey", neverLeftInAFreeKey[Tx]},
 	}
@@ -101,7 +101,7 @@ func neverLeftInAFreeKey[Tx any](f *fixture[Tx]) {
 			}
 			return untilNotLost(func() error {
 				return f.store.Atomic(f.Context(), nil, func(ctx context.Context, tx Tx, _ []idempotency.Verdict) error {
-					parked, err := f.store.ParkedKeys(ctx, tx, consumer, "orders", [][]byte{[]byte(key)})
+					parked, err := f.store.ParkedKeys(ctx, tx, consumer, topic, [][]byte{[]byte(key)})
 					waits.Store(err == nil && parked[0])
 					if err != nil || !parked[0] {
 						return err
@@ -112,7 +112,7 @@ func neverLeftInAFreeKey[Tx any](f *fixture[Tx]) {
 				})
 			})
 		})
-		f.wantParked("orders", key, waits.Load())
+		f.wantParked(topic, key, waits.Load())
 	}
 }
 
@@ -157,7 +157,7 @@ func redriveRules[Tx any]() []rule[Tx] {
 			f.wantIs(f.tryTake(f.store, "a", errWork), errWork)
 			f.wantEffects("a", 0)
 			f.wantLetters(consumer, "a")
-			f.wantParked("orders", "k", true)
+			f.wantParked(topic, "k", true)
 			f.take("a")
 			f.wantEffects("a", 1)
 		}},
@@ -246,7 +246,7 @@ func redriveRules[Tx any]() []rule[Tx] {
 
 func takeBehindIsRefused[Tx any](f *fixture[Tx]) {
 	elsewhere := keyed("elsewhere", "k")
-	elsewhere.Message.Topic = "refunds"
+	elsewhere.Message.Topic = otherTopic
 	theirs := keyed("theirs", "k")
 	theirs.Consumer = "shipping"
 	f.add(theirs, elsewhere, keyed("first", "k"), keyed("other", "j"), keyed("second", "k"), keyed("third", "k"))

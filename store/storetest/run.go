@@ -30,6 +30,7 @@ type rule[Tx any] struct {
 
 // Run proves every rule on databases made by harness.
 func Run[Tx any](t *testing.T, harness Harness[Tx]) {
+	t.Helper()
 	groups := []struct {
 		name  string
 		rules []rule[Tx]
@@ -61,6 +62,7 @@ func Run[Tx any](t *testing.T, harness Harness[Tx]) {
 // fixture is one test's database with a first store on it.
 type fixture[Tx any] struct {
 	*testing.T
+
 	db    Database[Tx]
 	store inbox.Store[Tx]
 }
@@ -211,7 +213,7 @@ func (f *fixture[Tx]) hold(ctx context.Context, store inbox.Store[Tx], claim ide
 	f.Cleanup(func() {
 		if !finished {
 			results <- errors.New("test over")
-			<-done
+			_ = <-done
 		}
 	})
 	select {

@@ -1,8 +1,8 @@
 package storetest
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -43,7 +43,7 @@ func selectionRules[Tx any]() []rule[Tx] {
 		{"LimitIsAThousandIfUnset", func(f *fixture[Tx]) {
 			var letters []inbox.DeadLetter
 			for i := range 1003 {
-				letters = append(letters, letterOf(fmt.Sprint(i)))
+				letters = append(letters, letterOf(strconv.Itoa(i)))
 			}
 			f.add(letters...)
 			if got := len(f.letters(consumer, inbox.Filter{})); got != 1000 {
@@ -73,9 +73,9 @@ func (f *fixture[Tx]) addVaried() []int64 {
 	f.Helper()
 	letters := make([]inbox.DeadLetter, 6)
 	for i := range letters {
-		letters[i] = letterOf(fmt.Sprint(i))
+		letters[i] = letterOf(strconv.Itoa(i))
 		letters[i].Reason = []inbox.Reason{inbox.ReasonAttempts, inbox.ReasonPermanent}[i%2]
-		letters[i].Message.Topic = []string{"orders", "refunds"}[i/2%2]
+		letters[i].Message.Topic = []string{topic, otherTopic}[i/2%2]
 	}
 	letters[1].Message.Key = []byte{}
 	letters[2].Message.Key = []byte("k")
@@ -108,7 +108,7 @@ func selections(numbers []int64, hourAgo time.Time) []selection {
 		{"numbers in any order, repeated and unknown", inbox.Filter{Numbers: []int64{numbers[4], numbers[1], numbers[4], 1 << 60}}, []int{1, 4}},
 		{"reason", inbox.Filter{Reason: inbox.ReasonPermanent}, []int{1, 3, 5}},
 		{"reason of none", inbox.Filter{Reason: inbox.ReasonTooOld}, nil},
-		{"topic", inbox.Filter{Topic: "refunds"}, []int{2, 3}},
+		{"topic", inbox.Filter{Topic: otherTopic}, []int{2, 3}},
 		{"message ID", inbox.Filter{MessageID: "0"}, []int{0, 5}},
 		{"key", inbox.Filter{Key: []byte("k")}, []int{2, 3}},
 		{"empty key", inbox.Filter{Key: []byte{}}, []int{1}},
@@ -117,12 +117,12 @@ func selections(numbers []int64, hourAgo time.Time) []selection {
 		{"before", inbox.Filter{Before: hourAgo}, []int{0, 1, 2}},
 		{"since and before", inbox.Filter{Since: hourAgo, Before: hourAgo.Add(time.Minute)}, nil},
 		{"limit", inbox.Filter{Limit: 4}, []int{0, 1, 2, 3}},
-		{"reason and topic", inbox.Filter{Reason: inbox.ReasonPermanent, Topic: "refunds"}, []int{3}},
+		{"reason and topic", inbox.Filter{Reason: inbox.ReasonPermanent, Topic: otherTopic}, []int{3}},
 		{"reason, since and limit", inbox.Filter{Reason: inbox.ReasonPermanent, Since: hourAgo, Limit: 1}, []int{3}},
 		{"numbers and before", inbox.Filter{Numbers: numbers[2:4], Before: hourAgo}, []int{2}},
-		{"message ID and topic", inbox.Filter{MessageID: "0", Topic: "refunds"}, nil},
+		{"message ID and topic", inbox.Filter{MessageID: "0", Topic: otherTopic}, nil},
 		{"everything", inbox.Filter{
-			Numbers: numbers, Reason: inbox.ReasonPermanent, Topic: "refunds", MessageID: "3", Key: []byte("k"),
+			Numbers: numbers, Reason: inbox.ReasonPermanent, Topic: otherTopic, MessageID: "3", Key: []byte("k"),
 			Since: hourAgo, Before: hourAgo.Add(10 * time.Hour), Limit: 5,
 		}, []int{3}},
 	}
