@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +23,13 @@ type lentTx struct {
 var _ pgx.Tx = (*lentTx)(nil)
 
 // use says who may touch the connection now.
-type use struct{ state atomic.Int32 }
+type use struct {
+	state atomic.Int32
+	conn  *pgconn.PgConn
+	// ended: the work has ended the transaction and begun another one, which
+	// looks the same from outside and holds no claim.
+	ended bool
+}
 
 const (
 	useFree int32 = iota
@@ -34,6 +42,10 @@ var errInUse = errors.New("postgres: the transaction is in use: it runs one stat
 func (u *use) start() error {
 	switch {
 	case u.state.CompareAndSwap(useFree, useBusy):
+		if u.ended || u.conn.TxStatus() == statusIdle {
+			u.stop()
+			return errEnded // before a BEGIN of the work's own hides it
+		}
 		return nil
 	case u.state.Load() == useRevoked:
 		return pgx.ErrTxClosed
@@ -112,7 +124,21 @@ func (l *lentTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 		return pgconn.CommandTag{}, err
 	}
 	defer l.use.stop()
-	return l.tx.Exec(ctx, sql, args...)
+	tag, err := l.tx.Exec(ctx, sql, args...)
+	l.use.ended = restarts(tag, sql)
+	return tag, err
+}
+
+// restarts reports that a statement, or the last of several, has ended the
+// transaction or begun one, as COMMIT AND CHAIN does both.
+func restarts(tag pgconn.CommandTag, sql string) bool {
+	switch tag.String() {
+	case "COMMIT", "BEGIN", "START TRANSACTION":
+		return true
+	case "ROLLBACK": // TO a savepoint has the same tag
+		return !slices.Contains(strings.Fields(strings.ToUpper(sql)), "TO")
+	}
+	return false
 }
 
 func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {

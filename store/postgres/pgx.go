@@ -52,7 +52,7 @@ func (p *pgxTransport) begin(ctx context.Context, first query) (transaction[pgx.
 		t.end()
 		return nil, err
 	}
-	t.lent.tx, t.lent.use = t.tx, &t.use
+	t.lent.tx, t.lent.use, t.use.conn = t.tx, &t.use, t.raw.PgConn()
 	return t, nil
 }
 
@@ -177,7 +177,7 @@ func (t *pgxTransaction) commit() error {
 	case pg.IsBusy():
 		t.sever()
 		return errRowsOpen
-	case pg.TxStatus() == statusIdle:
+	case pg.TxStatus() == statusIdle, t.use.ended:
 		return errEnded
 	case pg.TxStatus() == statusFailed:
 		return errSwallowed
