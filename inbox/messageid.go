@@ -2,21 +2,8 @@ package inbox
 
 import "strings"
 
-// Names of headers that carry the ID of a message, in the order they are asked.
-const (
-	// HeaderID is the header that Onceward's own publishers set.
-	HeaderID = "onceward-id"
-
-	headerDebeziumID = "id"
-)
-
-// cloudEvents are the spellings of CloudEvents' id and source in its protocol
-// bindings: Kafka's, and AMQP's two.
-var cloudEvents = [...]struct{ id, source string }{
-	{"ce_id", "ce_source"},
-	{"cloudEvents:id", "cloudEvents:source"},
-	{"cloudEvents_id", "cloudEvents_source"},
-}
+// HeaderID is the header in which Onceward's own publishers put the ID.
+const HeaderID = "onceward-id"
 
 // Identity says where adapters find the ID of a message. The first place that
 // holds one wins:
@@ -72,7 +59,12 @@ func (identity Identity) Resolve(m *Message, native string) {
 	if m.ID = headerText(m.Headers, HeaderID); m.ID != "" {
 		return
 	}
-	for _, names := range cloudEvents {
+	// CloudEvents' names in its bindings for Kafka, and both that AMQP's allows.
+	for _, names := range [...]struct{ id, source string }{
+		{"ce_id", "ce_source"},
+		{"cloudEvents:id", "cloudEvents:source"},
+		{"cloudEvents_id", "cloudEvents_source"},
+	} {
 		if m.ID = headerText(m.Headers, names.id); m.ID != "" {
 			if source := headerText(m.Headers, names.source); source != "" {
 				m.Source = source
@@ -83,7 +75,7 @@ func (identity Identity) Resolve(m *Message, native string) {
 	if m.ID = native; m.ID != "" {
 		return
 	}
-	if m.ID = headerText(m.Headers, headerDebeziumID); m.ID != "" {
+	if m.ID = headerText(m.Headers, "id"); m.ID != "" {
 		return
 	}
 	for _, name := range identity.Headers {

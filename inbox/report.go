@@ -66,19 +66,32 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	if panicked, ok := errors.AsType[*PanicError](event.Err); ok {
 		attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 	}
-	in.logger.LogAttrs(ctx, event.Level, logLines[event.Kind], attrs...)
+	in.logger.LogAttrs(ctx, event.Level, logLine(event.Kind), attrs...)
 }
 
-var logLines = map[EventKind]string{
-	EventProcessed: "inbox: message processed",
-	EventDuplicate: "inbox: duplicate skipped",
-	EventParked:    "inbox: message set aside as a dead letter",
-	EventFailed:    "inbox: message failed, it will be tried again",
-	EventRedriven:  "inbox: dead letter redriven",
-	EventDiscarded: "inbox: dead letters discarded",
-	EventPruned:    "inbox: expired records pruned",
-	EventOutage:    "inbox: store is out, nothing is handled until it is back",
-	EventAbandoned: "inbox: handler does not return, its goroutine is left behind",
+func logLine(kind EventKind) string {
+	switch kind {
+	case EventProcessed:
+		return "inbox: message processed"
+	case EventDuplicate:
+		return "inbox: duplicate skipped"
+	case EventParked:
+		return "inbox: message set aside as a dead letter"
+	case EventFailed:
+		return "inbox: message failed, it will be tried again"
+	case EventRedriven:
+		return "inbox: dead letter redriven"
+	case EventDiscarded:
+		return "inbox: dead letters discarded"
+	case EventPruned:
+		return "inbox: expired records pruned"
+	case EventOutage:
+		return "inbox: store is out, nothing is handled until it is back"
+	case EventAbandoned:
+		return "inbox: handler does not return, its goroutine is left behind"
+	default:
+		return "inbox: " + string(kind)
+	}
 }
 
 // level: what a person must act on is an error, what heals itself a warning.
