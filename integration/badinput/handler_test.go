@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/inbox"
 )
 
@@ -131,66 +132,103 @@ func TestTransactionUsedAfterTheHandlerReturned(t *testing.T) {
 	}
 }
 
-// TestHandlerEndsItsTransaction: by method or by SQL, it must not look like a success with the effect lost, and not do
-// the effect twice.
-func TestHandlerEndsItsTransaction(t *testing.T) {
+// TestTransactionIsNotTheHandlersToEnd: the methods of the lent transaction refuse and say what to do instead.
+func TestTransactionIsNotTheHandlersToEnd(t *testing.T) {
 	t.Parallel()
-	sql := func(statement string) inbox.Handler[pgx.Tx] {
-		return func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
-			_, _ = tx.Exec(ctx, statement)
-			return nil
-		}
-	}
-	for name, end := range map[string]inbox.Handler[pgx.Tx]{
-		"Commit":   func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error { _ = tx.Commit(ctx); return nil },
-		"Rollback": func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error { _ = tx.Rollback(ctx); return nil },
-		"Conn": func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
-			_, _ = tx.Conn().Exec(ctx, "COMMIT")
-			return nil
-		},
-		"SQL COMMIT":             sql("COMMIT"),
-		"SQL ROLLBACK":           sql("ROLLBACK"),
-		"SQL COMMIT AND CHAIN":   sql("COMMIT AND CHAIN"),
-		"SQL ROLLBACK AND CHAIN": sql("ROLLBACK AND CHAIN"),
-		"SQL COMMIT, BEGIN": func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
-			_, _ = tx.Exec(ctx, "COMMIT")
-			_, _ = tx.Exec(ctx, "BEGIN")
-			return nil
-		},
-		"SQL ROLLBACK, BEGIN": func(ctx context.Context, tx pgx.Tx, _ inbox.Message) error {
-			_, _ = tx.Exec(ctx, "ROLLBACK")
-			_, _ = tx.Exec(ctx, "BEGIN")
-			return nil
-		},
+	for name, end := range map[string]func(context.Context, pgx.Tx) error{
+		"Commit":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		"Rollback": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newService(t)
 			s.run(unlessNext(func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-				if err := write(ctx, tx, m); err != nil {
-					return err
-				}
-				return end(ctx, tx, m)
+				return errors.Join(write(ctx, tx, m), end(ctx, tx))
 			}), []message{badMessage()})
-			letters, err := s.inbox.DeadLetters(t.Context(), inbox.Filter{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			effects := s.effects("bad")
-			t.Logf("effects %d, dead letters %d, failures: %v", effects, len(letters), s.failures())
-			if effects+len(letters) != 1 {
-				t.Errorf("%d effects and %d dead letters, want exactly one of them", effects, len(letters))
-			}
-			if len(letters) == 1 {
-				s.wantBytes(letters[0].Message, badMessage())
-			}
-			failures := s.failures()
-			if len(failures) == 0 {
-				t.Fatal("nobody was told")
-			}
-			wantPhrases(t, failures[0].Error(), "transaction")
+			letters := s.wantLetters(inbox.ReasonAttempts, badMessage())
+			wantPhrases(t, letters[0].Error, "Onceward's to end", "return nil to commit", "error to roll it back")
+			s.wantEffects(map[string]int{"bad": 0})
 		})
 	}
+}
+
+// TestTransactionEndedByStatement: what went round the methods must not look like a success with the effect lost, nor do
+// the effect twice, nor go unnoticed.
+func TestTransactionEndedByStatement(t *testing.T) {
+	t.Parallel()
+	for name, statements := range map[string][]string{
+		"COMMIT":             {"COMMIT"},
+		"ROLLBACK":           {"ROLLBACK"},
+		"COMMIT AND CHAIN":   {"COMMIT AND CHAIN"},
+		"ROLLBACK AND CHAIN": {"ROLLBACK AND CHAIN"},
+		"COMMIT, BEGIN":      {"COMMIT", "BEGIN"},
+		"ROLLBACK, BEGIN":    {"ROLLBACK", "BEGIN"},
+		"ROLLBACK; BEGIN":    {"ROLLBACK; BEGIN"},
+	} {
+		for way, exec := range map[string]func(context.Context, pgx.Tx, string){
+			"Exec": func(ctx context.Context, tx pgx.Tx, sql string) { _, _ = tx.Exec(ctx, sql) },
+			"Conn": func(ctx context.Context, tx pgx.Tx, sql string) { _, _ = tx.Conn().Exec(ctx, sql) },
+		} {
+			if way == "Conn" && len(statements)+strings.Count(name, " ") > 1 {
+				continue // whoever takes the connection and begins anew has left the contract behind
+			}
+			t.Run(way+" "+name, func(t *testing.T) {
+				t.Parallel()
+				s := newService(t)
+				s.run(unlessNext(func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+					if err := write(ctx, tx, m); err != nil {
+						return err
+					}
+					for _, sql := range statements {
+						exec(ctx, tx, sql)
+					}
+					return nil // and every error is swallowed
+				}), []message{badMessage()})
+				if strings.HasPrefix(name, "COMMIT") {
+					s.wantLetters("") // the record was committed with the effect
+					s.wantEffects(map[string]int{"bad": 1})
+				} else {
+					s.wantLetters(inbox.ReasonAttempts, badMessage())
+					s.wantEffects(map[string]int{"bad": 0})
+				}
+				failures := s.failures()
+				if len(failures) == 0 {
+					t.Fatal("nobody was told")
+				}
+				if !errors.Is(failures[0], idempotency.ErrTransactionEnded) {
+					t.Errorf("not ErrTransactionEnded: %v", failures[0])
+				}
+				wantPhrases(t, failures[0].Error(), "transaction was ended", "return nil or an error instead of COMMIT or ROLLBACK")
+			})
+		}
+	}
+}
+
+// TestSavepointsAreTheHandlersOwn, by method and by statement.
+func TestSavepointsAreTheHandlersOwn(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.run(func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		nested, err := tx.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		_, failed := nested.Exec(ctx, "INSERT INTO nowhere VALUES (1)")
+		if failed == nil {
+			return errors.New("a statement that can't work did")
+		}
+		if err := nested.Rollback(ctx); err != nil {
+			return err
+		}
+		for _, sql := range []string{"SAVEPOINT s", "INSERT INTO effect VALUES ('stray')", "ROLLBACK TO SAVEPOINT s", "RELEASE s"} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return write(ctx, tx, m)
+	}, []message{{id: id("first")}})
+	s.wantLetters("")
+	s.wantEffects(map[string]int{"first": 1, "stray": 0})
 }
 
 // TestSwallowedSQLErrorIsNoSuccess: after an error PostgreSQL answers COMMIT with ROLLBACK, and no error.
@@ -210,8 +248,7 @@ func TestSwallowedSQLErrorIsNoSuccess(t *testing.T) {
 				return nil
 			}, []message{{id: id("first")}, badMessage(), {id: id("third")}}, options...)
 			letters := s.wantLetters(inbox.ReasonAttempts, badMessage())
-			t.Log(letters[0].Error)
-			wantPhrases(t, letters[0].Error, "transaction", "error")
+			wantPhrases(t, letters[0].Error, "a statement of the work failed", "return its error")
 			s.wantEffects(map[string]int{"first": 1, "bad": 0, "third": 1})
 		})
 	}
