@@ -137,12 +137,11 @@ func (in *Inbox[Tx]) callBulk(ctx context.Context, t *transaction, tx Tx, messag
 // letter is the dead letter of a message.
 func (in *Inbox[Tx]) letter(m *Message, reason Reason, cause error, attempts int) DeadLetter {
 	letter := DeadLetter{
-		Consumer:  in.consumer,
-		Reason:    reason,
-		Attempts:  attempts,
-		Message:   *m,
-		ParksKey:  in.parkKey && m.Key != nil,
-		CreatedAt: time.Now(),
+		Consumer: in.consumer,
+		Reason:   reason,
+		Attempts: attempts,
+		Message:  *m,
+		ParksKey: in.parkKey && m.Key != nil,
 	}
 	if reason != ReasonBehind {
 		letter.Error = errorText(cause)

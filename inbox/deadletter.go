@@ -45,7 +45,6 @@ type DeadLetter struct {
 // the zero Filter selects all of them.
 type Filter struct {
 	// Numbers selects by number; nil: any, empty: none.
-	// Numbers selects by number; nil: any, empty: none.
 	Numbers []int64
 	// After selects larger Numbers only: with Limit, it reads page by page.
 	After     int64
