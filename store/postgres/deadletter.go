@@ -80,6 +80,9 @@ func (d *Database[Tx]) selectLetters(columns, consumer string, f inbox.Filter, r
 		}
 		and("number = ANY ($%d::text::bigint[])", numbers.String())
 	}
+	if f.After != 0 {
+		and("number > $%d::bigint", f.After)
+	}
 	if f.Reason != "" {
 		and("reason = $%d::text", string(f.Reason))
 	}

@@ -22,7 +22,8 @@ WHERE consumer = ?1
   AND (?6 IS NULL OR key = ?6)
   AND (?7 IS NULL OR created_at >= ?7)
   AND (?8 IS NULL OR created_at < ?8)
-ORDER BY number LIMIT ?9`
+  AND number > ?9
+ORDER BY number LIMIT ?10`
 
 const listLetters = `SELECT ` + letterColumns + ` FROM onceward_dead_letter` + selected
 
@@ -50,7 +51,7 @@ func selectedArguments(consumer string, filter inbox.Filter) ([]any, error) {
 	if limit <= 0 {
 		limit = defaultLimit
 	}
-	return []any{text(consumer), numbers, reason, topic, id, filter.Key, roundedUp(filter.Since), roundedUp(filter.Before), limit}, nil
+	return []any{text(consumer), numbers, reason, topic, id, filter.Key, roundedUp(filter.Since), roundedUp(filter.Before), filter.After, limit}, nil
 }
 
 // DeadLetters implements inbox.Store. It reads beside the writers.

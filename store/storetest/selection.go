@@ -40,6 +40,15 @@ func selectionRules[Tx any]() []rule[Tx] {
 			f.discard(inbox.Filter{Limit: 2}, 2)
 			f.wantLetters(consumer, "c")
 		}},
+		{"AfterLeavesOutOlderNumbers", func(f *fixture[Tx]) {
+			f.add(letterOf("a"), letterOf("b"), letterOf("c"))
+			second := f.letters(consumer, inbox.Filter{})[1].Number
+			if got := idsOf(f.letters(consumer, inbox.Filter{After: second})); !slices.Equal(got, []string{"c"}) {
+				f.Fatalf("after the second selects %q", got)
+			}
+			f.discard(inbox.Filter{After: second}, 1)
+			f.wantLetters(consumer, "a", "b")
+		}},
 		{"LimitIsAThousandIfUnset", func(f *fixture[Tx]) {
 			var letters []inbox.DeadLetter
 			for i := range 1003 {
