@@ -31,8 +31,12 @@ func main() {
 	flag.IntVar(&s.rounds, "rounds", 9, "rounds of each contest, after one to warm up")
 	flag.DurationVar(&s.roundTime, "round", 300*time.Millisecond, "how long one side works in one round")
 	flag.IntVar(&s.records, "records", 0, "records in both tables when a contest begins")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of all sides to this file")
 	flag.Parse()
 	os.Exit(servers.Run("bench-inbox", func(ctx context.Context, p *servers.Program) error {
+		if err := p.Profile(*profile); err != nil {
+			return err
+		}
 		return run(ctx, p, s)
 	}))
 }

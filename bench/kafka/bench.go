@@ -27,10 +27,12 @@ const (
 	inboxInterval = "kafka.Reader, hand-written, CommitInterval 1 s"
 )
 
-// Messages a side handles in a round: about two seconds of work.
 const (
-	inboxOursMessages   = 60_000
-	inboxTheirsMessages = 8_000
+	// readLimit ends the reading of a topic that takes too long.
+	readLimit = 10 * time.Second
+	// handleLimit is how long a side handles messages in a round; the topic is
+	// longer than that.
+	handleLimit = 2 * time.Second
 )
 
 var effects = tables.EffectsOf("orders")
@@ -46,10 +48,10 @@ type bench struct {
 
 func (b *bench) reading() []contest.Side {
 	return []contest.Side{
-		b.side(readOurs, b.messages, func(ctx context.Context, group string, l *lap) error {
+		b.side(readOurs, readLimit, func(ctx context.Context, group string, l *lap) error {
 			return consume(ctx, b.addr, b.topic, group, noWork{}, l)
 		}),
-		b.side(readTheirs, b.messages, func(ctx context.Context, group string, l *lap) error {
+		b.side(readTheirs, readLimit, func(ctx context.Context, group string, l *lap) error {
 			return readWithReader(ctx, b.addr, b.topic, group, l)
 		}),
 	}
@@ -63,11 +65,11 @@ func (b *bench) handling() []contest.Side {
 		}
 	}
 	return []contest.Side{
-		b.withEffects(b.side(inboxOurs, min(inboxOursMessages, b.messages), func(ctx context.Context, group string, l *lap) error {
+		b.withEffects(b.side(inboxOurs, handleLimit, func(ctx context.Context, group string, l *lap) error {
 			return consume(ctx, b.addr, b.topic, group, newInbox(b.pool, group), l)
 		})),
-		b.withEffects(b.side(inboxTheirs, min(inboxTheirsMessages, b.messages), byHand(0))),
-		b.withEffects(b.side(inboxInterval, min(inboxTheirsMessages, b.messages), byHand(readerCommitInterval))),
+		b.withEffects(b.side(inboxTheirs, handleLimit, byHand(0))),
+		b.withEffects(b.side(inboxInterval, handleLimit, byHand(readerCommitInterval))),
 	}
 }
 
@@ -80,24 +82,31 @@ func newInbox(pool *pgxpool.Pool, consumer string) *inbox.Inbox[pgx.Tx] {
 
 // side makes a contestant of a consumer. Afterwards its group must have
 // committed at least the messages that were timed.
-func (b *bench) side(name string, messages int, consumer func(ctx context.Context, group string, l *lap) error) contest.Side {
-	return contest.Side{Name: name, Run: func(ctx context.Context, round int) (contest.Sample, error) {
-		group := fmt.Sprintf("bench-%x-%d", name[:3], time.Now().UnixNano())
-		l := newLap(messages)
+func (b *bench) side(name string, limit time.Duration, consumer func(ctx context.Context, group string, l *lap) error) contest.Side {
+	return contest.Side{Name: name, Run: func(ctx context.Context, _ int) (contest.Sample, error) {
+		group := newGroup()
+		l := newLap(b.messages, limit)
 		sample, err := contest.Measure(func() (int, error) {
-			return messages, consumer(ctx, group, l)
+			err := consumer(ctx, group, l)
+			return int(l.done.Load()), err
 		})
 		if err != nil {
 			return sample, err
 		}
-		sample.Elapsed = l.elapsed
+		// Allocations are those of the whole life of the consumer, for all it has
+		// done; the rate is that of the lap.
+		sample.Allocs = sample.Allocs * uint64(l.messages) / uint64(sample.Messages)
+		sample.Bytes = sample.Bytes * uint64(l.messages) / uint64(sample.Messages)
+		sample.Messages, sample.Elapsed = l.messages, l.elapsed
 		settled, err := committed(ctx, b.client, b.topic, group)
-		if err == nil && settled < messages {
-			err = fmt.Errorf("offsets of %d messages were committed, want at least %d", settled, messages)
+		if err == nil && settled < l.messages {
+			err = fmt.Errorf("offsets of %d messages were committed, want at least %d", settled, l.messages)
 		}
 		return sample, err
 	}}
 }
+
+func newGroup() string { return fmt.Sprintf("bench-%d", time.Now().UnixNano()) }
 
 // withEffects empties the tables before a round and counts effects after it.
 func (b *bench) withEffects(side contest.Side) contest.Side {
@@ -126,14 +135,12 @@ const (
 )
 
 func (b *bench) memory(ctx context.Context, child string) (megabytes float64, err error) {
-	messages := b.messages
 	if child == childInbox {
 		if err := tables.Reset(ctx, b.pool, 0, effects); err != nil {
 			return 0, err
 		}
-		messages = min(inboxOursMessages, b.messages)
 	}
-	return peakMemory(ctx, "-memory", child, "-messages", strconv.Itoa(messages), b.addr, b.topic, b.database)
+	return peakMemory(ctx, "-memory", child, "-messages", strconv.Itoa(b.messages), b.addr, b.topic, b.database)
 }
 
 func printTable(w io.Writer, title string, result contest.Result) {

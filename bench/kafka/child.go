@@ -13,6 +13,9 @@ import (
 // childDeadline ends a consumer whose parent was killed.
 const childDeadline = time.Minute
 
+// memoryLimit is how long it consumes at most.
+const memoryLimit = 5 * time.Second
+
 // runChild consumes messages as fast as it can and prints its peak memory.
 func runChild(kind string, messages int, args []string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), childDeadline)
@@ -29,7 +32,7 @@ func consumeAndPrint(ctx context.Context, kind string, messages int, args []stri
 		return fmt.Errorf("-memory is for this program itself: it needs broker, topic and database, got %d arguments", len(args))
 	}
 	addr, topic, database := args[0], args[1], args[2]
-	group := fmt.Sprintf("bench-memory-%d", time.Now().UnixNano())
+	group := newGroup()
 	var p inbox.Processor = noWork{}
 	if kind == childInbox {
 		pool, err := dbpool.Open(ctx, database, partitions, nil)
@@ -39,7 +42,7 @@ func consumeAndPrint(ctx context.Context, kind string, messages int, args []stri
 		defer pool.Close()
 		p = newInbox(pool, group)
 	}
-	if err := consume(ctx, addr, topic, group, p, newLap(messages)); err != nil {
+	if err := consume(ctx, addr, topic, group, p, newLap(messages, memoryLimit)); err != nil {
 		return err
 	}
 	return printPeakMemory()

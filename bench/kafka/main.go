@@ -33,11 +33,15 @@ func main() {
 	rounds := flag.Int("rounds", 5, "rounds of each contest, after one to warm up")
 	messages := flag.Int("messages", 400_000, "messages of 1 KB in the topic")
 	child := flag.String("memory", "", "internal: be the consumer whose memory is measured")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of all sides to this file")
 	flag.Parse()
 	if *child != "" {
 		os.Exit(runChild(*child, *messages, flag.Args()))
 	}
 	os.Exit(servers.Run("bench-kafka", func(ctx context.Context, p *servers.Program) error {
+		if err := p.Profile(*profile); err != nil {
+			return err
+		}
 		return run(ctx, p, *rounds, *messages)
 	}))
 }

@@ -47,6 +47,7 @@ func readWithReader(ctx context.Context, addr, topic, group string, l *lap) (err
 	defer func() { err = errors.Join(err, reader.Close()) }()
 
 	var last [partitions]kafka.Message
+	counted := 0
 	for read := 1; ; read++ {
 		m, err := reader.FetchMessage(ctx)
 		if err != nil {
@@ -56,7 +57,7 @@ func readWithReader(ctx context.Context, addr, topic, group string, l *lap) (err
 			l.start()
 		}
 		last[m.Partition] = m
-		if read%readerCommitEvery != 0 && int64(read) != l.target {
+		if read%readerCommitEvery != 0 && read != l.target {
 			continue
 		}
 		seen := make([]kafka.Message, 0, partitions)
@@ -68,10 +69,10 @@ func readWithReader(ctx context.Context, addr, topic, group string, l *lap) (err
 		if err := reader.CommitMessages(ctx, seen...); err != nil {
 			return fmt.Errorf("commit offsets: %w", err)
 		}
-		if int64(read) == l.target {
-			l.add(read)
+		if l.add(read - counted); l.ended.Err() != nil {
 			return nil
 		}
+		counted = read
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"time"
 )
@@ -58,7 +59,8 @@ type Result struct {
 	samples map[string][]Sample
 }
 
-// Run runs the sides for a warm-up round and then for the given rounds.
+// Run runs the sides for a warm-up round and then for the given rounds. In a CPU
+// profile each side's samples carry its name: pprof -tagfocus='side=NAME'.
 func Run(ctx context.Context, rounds int, sides ...Side) (Result, error) {
 	result := Result{samples: make(map[string][]Sample)}
 	for _, side := range sides {
@@ -70,7 +72,11 @@ func Run(ctx context.Context, rounds int, sides ...Side) (Result, error) {
 			slices.Reverse(order)
 		}
 		for _, side := range order {
-			sample, err := side.Run(ctx, round)
+			var sample Sample
+			var err error
+			pprof.Do(ctx, pprof.Labels("side", side.Name), func(ctx context.Context) {
+				sample, err = side.Run(ctx, round)
+			})
 			if err != nil {
 				return Result{}, fmt.Errorf("%s, round %d: %w", side.Name, round, err)
 			}
