@@ -35,7 +35,7 @@ CREATE TABLE onceward.record (
     fingerprint bytea,
     -- For people: nothing reads it.
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- From here on Prune deletes the row. Set at the claim: retention and a day of slack.
+    -- From here on Prune deletes the row. Set at the claim, by this database's clock.
     expires_at  timestamptz NOT NULL,
     -- The claim: INSERT … ON CONFLICT (scope, key) DO NOTHING.
     CONSTRAINT record_pkey PRIMARY KEY (scope, key)

@@ -11,11 +11,6 @@ import (
 	"github.com/onceward/onceward/idempotency"
 )
 
-// slack is how much longer than its retention a record lives. Whether a message
-// is too old to be judged is decided on the application's clock, whether its
-// record has expired on the database's: the two may differ by as much.
-const slack = 24 * time.Hour
-
 // claimOneSQL claims one record by the index record_pkey. It returns how many
 // rows it inserted: one or none.
 //
@@ -201,7 +196,7 @@ func (d *Database[Tx]) claim(set *claimSet) query {
 
 // lifetime is how long a record lives, in microseconds.
 func lifetime(retention time.Duration) int64 {
-	return min(retention, maxRetention).Microseconds() + slack.Microseconds()
+	return min(retention, maxRetention).Microseconds()
 }
 
 // maxRetention keeps sums of times within what a timestamptz and a Duration hold.

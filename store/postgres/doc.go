@@ -61,10 +61,10 @@
 //
 // # Retention
 //
-// A record expires one day after its retention, by the database's clock: whether
-// a message is too old to be judged is decided by the application's clock, and
-// the two may differ by that much before a late duplicate is done again. Prune
-// deletes expired rows, oldest first.
+// A record expires when the retention of its claim is over, by the database's
+// clock. An inbox judges the age of messages by the application's clock, and so
+// claims for a day longer than its own Retention. Prune deletes expired rows,
+// oldest first.
 //
 // # PgBouncer
 //

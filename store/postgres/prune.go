@@ -28,8 +28,7 @@ DELETE FROM {schema}.attempt WHERE ctid = ANY (ARRAY(
 	WHERE expires_at <= (SELECT clock_timestamp())
 	ORDER BY expires_at LIMIT $1::bigint))`
 
-// Prune implements inbox.Store. Records are deleted a day after their retention
-// has passed: see the package documentation.
+// Prune implements inbox.Store.
 func (d *Database[Tx]) Prune(ctx context.Context, limit int) (int, error) {
 	if limit <= 0 {
 		return 0, fmt.Errorf("postgres: Prune: the limit is %d: it must be positive", limit)

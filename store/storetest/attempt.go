@@ -64,7 +64,7 @@ func attemptRules[Tx any]() []rule[Tx] {
 			f.db.Age(f.T, retention-time.Hour)
 			f.pruneAll(0)
 			f.wantAttempt(scope, "a", 3)
-			f.db.Age(f.T, retention+Slack+time.Hour)
+			f.db.Age(f.T, retention+time.Hour)
 			f.pruneAll(1)
 			f.wantAttempt(scope, "a", 1)
 		}},

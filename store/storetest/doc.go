@@ -11,8 +11,8 @@
 // Every subtest is named after the rule it proves and works on a database of
 // its own, in parallel with the others. What the contract leaves open is left
 // open here: a store may answer a concurrent claim by waiting or with
-// ErrInProgress, may serialise transactions that have nothing to do with each
-// other, and may keep records longer than their retention, up to [Slack].
+// ErrInProgress, and may serialise transactions that have nothing to do with
+// each other.
 package storetest
 
 import (
@@ -22,10 +22,6 @@ import (
 
 	"github.com/onceward/onceward/inbox"
 )
-
-// Slack is how much longer than its retention a store may keep a record or an
-// attempt count before Prune deletes it, so that it can expire them by the day.
-const Slack = 24 * time.Hour
 
 // Harness makes an empty, migrated database for one test, and has it removed
 // by t.Cleanup. It also creates the table that AddEffect writes to.

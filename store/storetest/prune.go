@@ -18,7 +18,7 @@ func pruneRules[Tx any]() []rule[Tx] {
 		}},
 		{"ExpiredRecordIsFreeOncePruned", func(f *fixture[Tx]) {
 			f.wantVerdict(claimOf("a"), fresh)
-			f.db.Age(f.T, retention+Slack+time.Hour)
+			f.db.Age(f.T, retention+time.Hour)
 			f.pruneAll(1)
 			f.wantVerdict(claimOf("a"), fresh)
 			f.wantEffects("a", 2)
@@ -27,14 +27,14 @@ func pruneRules[Tx any]() []rule[Tx] {
 			f.wantVerdict(claimOf("a"), fresh)
 			f.db.Age(f.T, retention/2)
 			f.wantVerdict(claimOf("a"), duplicate)
-			f.db.Age(f.T, retention/2+Slack+time.Hour)
+			f.db.Age(f.T, retention/2+time.Hour)
 			f.pruneAll(1)
 		}},
 		{"RetentionIsPerRecord", func(f *fixture[Tx]) {
 			short, long := claimOf("short"), claimOf("long")
 			short.Retention, long.Retention = time.Minute, 365*24*time.Hour
 			f.wantVerdicts([]idempotency.Claim{short, long}, fresh, fresh)
-			f.db.Age(f.T, Slack+time.Hour)
+			f.db.Age(f.T, time.Hour)
 			f.pruneAll(1)
 			f.wantVerdict(short, fresh)
 			f.wantVerdict(long, duplicate)
@@ -79,7 +79,7 @@ func (f *fixture[Tx]) expire(n int) {
 	if _, err := f.carryOut(f.Context(), f.store, claims...); err != nil {
 		f.Fatal(err)
 	}
-	f.db.Age(f.T, retention+Slack+time.Hour)
+	f.db.Age(f.T, retention+time.Hour)
 }
 
 // pruneAll prunes, alone, until nothing is left and wants this total.
