@@ -41,7 +41,7 @@ func TestK6ReadCommittedIsJavas(t *testing.T) {
 		config.Group = fmt.Sprintf("%s-%d-%d", topic, from, isolation)
 		config.Identity.Missing = inbox.PositionID
 		config.Isolation = isolation
-		config.FetchMaxBytes, config.BufferBytes = 16<<10, buffer
+		config.FetchMaxBytes, config.BufferBytes = 64<<10, buffer
 		commitAs(t, c, config.Group, topic, from)
 		processor := &recorder{}
 		r := consume(t, config, processor)
@@ -58,30 +58,37 @@ func TestK6ReadCommittedIsJavas(t *testing.T) {
 			t.Parallel()
 			topic := topics[codec]
 			end := endOffset(t, c, topic)
-			for run := range 10 {
-				from := int64(0)
-				if run > 0 {
-					from = rand.Int64N(end)
-				}
-				var want []string
-				for _, record := range java[topic] {
-					offset, _, _ := strings.Cut(record, " ")
-					if n, _ := strconv.ParseInt(offset, 10, 64); n >= from {
-						want = append(want, record)
-					}
-				}
-				got := read(t, topic, from, end, kafka.ReadCommitted, 16<<10<<(run%4))
-				if !slices.Equal(got, want) {
-					t.Fatalf("from %d: got %d records, Java %d; first difference at %d", from, len(got), len(want), firstDifference(got, want))
-				}
-			}
 			all := read(t, topic, 0, end, kafka.ReadUncommitted, 0)
 			if len(all) <= len(java[topic]) {
 				t.Errorf("uncommitted: %d records, %d of them committed", len(all), len(java[topic]))
 			}
+			records := make(map[int64]bool)
 			for _, record := range all {
-				if _, value, _ := strings.Cut(record, " "); !strings.HasPrefix(value, "v") {
+				if !strings.HasPrefix(record[strings.Index(record, " ")+1:], "v") {
 					t.Errorf("a marker was delivered: %q", record)
+				}
+				records[offsetOf(record)] = true
+			}
+			// Offsets without a record are markers. To start at one is the trap: its transaction's records are behind
+			// us, and the producer's next transaction may be of the other kind.
+			starts := []int64{0}
+			for offset := range end {
+				if !records[offset] {
+					starts = append(starts, offset)
+				}
+			}
+			rand.Shuffle(len(starts)-1, func(i, j int) { starts[i+1], starts[j+1] = starts[j+1], starts[i+1] })
+			starts = append(starts[:min(10, len(starts))], rand.Int64N(end), rand.Int64N(end))
+			for run, from := range starts {
+				var want []string
+				for _, record := range java[topic] {
+					if offsetOf(record) >= from {
+						want = append(want, record)
+					}
+				}
+				got := read(t, topic, from, end, kafka.ReadCommitted, 48<<10<<(run%3))
+				if !slices.Equal(got, want) {
+					t.Fatalf("from %d: got %d records, Java %d; first difference at %d", from, len(got), len(want), firstDifference(got, want))
 				}
 			}
 		})
@@ -108,6 +115,13 @@ func commitAs(t *testing.T, c *kafkago.Client, group, topic string, offset int64
 	if err != nil || response.Topics[topic][0].Error != nil {
 		t.Fatalf("commit: %v, %+v", err, response)
 	}
+}
+
+// offsetOf is the offset of a record written "offset value".
+func offsetOf(record string) int64 {
+	offset, _, _ := strings.Cut(record, " ")
+	n, _ := strconv.ParseInt(offset, 10, 64)
+	return n
 }
 
 func firstDifference(a, b []string) int {
