@@ -153,13 +153,14 @@ func (b *broker) drained(ctx context.Context, group, topic string, ends map[int]
 	return committed == len(ends), nil
 }
 
-// close ends the in-process broker; from a real one it removes topic and group.
-func (b *broker) close(topic, group string) error {
+// close ends the in-process broker; from a real one it removes topic and group,
+// also when ctx has ended.
+func (b *broker) close(ctx context.Context, topic, group string) error {
 	if b.fake != nil {
 		b.fake.Close()
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	var failed []error
 	if response, err := b.client.DeleteTopics(ctx, &kafka.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,24 +16,24 @@ import (
 
 // job is what the consumer process is told on its standard input.
 type job struct {
-	Database location
-	Broker   string
-	Topic    string
-	Group    string
-	Session  time.Duration
-	Crash    crash
+	Database location      `json:"database"`
+	Broker   string        `json:"broker"`
+	Topic    string        `json:"topic"`
+	Group    string        `json:"group"`
+	Session  time.Duration `json:"session"`
+	Crash    crash         `json:"crash"`
 }
 
 // consume is the service itself, and what a service of yours looks like: a
 // handler that writes through the transaction it is given, an inbox around it,
 // and a Kafka consumer around that. It returns when ctx has ended and what was
 // in its hands is finished.
-func consume(ctx context.Context, j *job, w *witness) error {
+func consume(ctx context.Context, j *job, w *witness) (err error) {
 	db, err := openDatabase(ctx, j.Database)
 	if err != nil {
 		return err
 	}
-	defer db.close()
+	defer func() { err = errors.Join(err, db.close()) }()
 
 	ledger := inbox.New(db.store, "ledger", func(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
 		var o order

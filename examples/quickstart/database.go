@@ -21,9 +21,9 @@ import (
 
 // location says where the database is: a SQLite file, or a schema in PostgreSQL.
 type location struct {
-	File   string
-	URL    string
-	Schema string
+	File   string `json:"file"`
+	URL    string `json:"url"`
+	Schema string `json:"schema"`
 }
 
 func (l location) String() string {
@@ -37,6 +37,7 @@ func (l location) String() string {
 // ledger: only then can one transaction hold the claim and the entry.
 type database struct {
 	location
+
 	store inbox.Store[*sql.Tx]
 	db    *sql.DB
 	close func() error
@@ -96,7 +97,7 @@ func createDatabase(ctx context.Context, postgresURL, name string) (_ *database,
 		return nil, errors.Join(err, at.removeFolder())
 	}
 	if err := d.create(ctx); err != nil {
-		return nil, errors.Join(err, d.remove())
+		return nil, errors.Join(err, d.remove(ctx))
 	}
 	return d, nil
 }
@@ -132,12 +133,13 @@ func (d *database) effects(ctx context.Context) (map[string]int, error) {
 	return effects, rows.Err()
 }
 
-// remove closes the database and removes what createDatabase made.
-func (d *database) remove() error {
+// remove closes the database and removes what createDatabase made, also when
+// ctx has ended.
+func (d *database) remove(ctx context.Context) error {
 	if d.URL == "" {
 		return errors.Join(d.close(), d.removeFolder())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()
 	_, err := d.db.ExecContext(ctx, `DROP SCHEMA IF EXISTS `+pgx.Identifier{d.Schema}.Sanitize()+` CASCADE`)
 	if err != nil {
@@ -162,14 +164,14 @@ func parsePostgresURL(text string) (*pgx.ConnConfig, error) {
 		return nil, fmt.Errorf("-postgres is not a URL: give %s", form)
 	}
 	if scheme != "postgres" && scheme != "postgresql" {
-		return nil, fmt.Errorf("-postgres is a URL of another kind: its scheme is %q: give %s", scheme, form)
+		return nil, fmt.Errorf("-postgres is a URL of another kind: give %s", form)
 	}
 	if _, err := url.Parse(text); err != nil {
 		return nil, fmt.Errorf("-postgres can't be read as a URL: write special characters of the password as %%XX, and the port as a number: %s", form)
 	}
 	config, err := pgx.ParseConfig(text)
 	if err != nil {
-		return nil, fmt.Errorf("-postgres has a part that PostgreSQL does not know: look at the port and at the parameters behind the \"?\" (such as sslmode): %s", form)
+		return nil, fmt.Errorf("-postgres has a part that can't be right: look at the port, and behind the \"?\" (such as sslmode): %s", form)
 	}
 	return config, nil
 }

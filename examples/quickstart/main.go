@@ -19,6 +19,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"strings"
@@ -59,10 +60,11 @@ func main() {
 
 // run is the program; it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out, complain := log.New(stdout, "", 0), log.New(stderr, "quickstart: ", 0)
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), usage)
+		_, _ = fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
 	}
 	kafkaAddress := flags.String("kafka", "", "a Kafka `HOST:PORT` without TLS (default: inside the program)")
@@ -73,35 +75,34 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		return 2
 	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "%q is not understood: there are only flags\n", flags.Arg(0))
+		complain.Printf("%q is not understood: there are only flags", flags.Arg(0))
 		flags.Usage()
 		return 2
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %v", patience))
 	defer cancel()
-	result, err := exercise(ctx, *kafkaAddress, *postgresURL, stdout)
+	result, err := exercise(ctx, *kafkaAddress, *postgresURL, out)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
-		fmt.Fprintln(stderr, "quickstart:", err)
+		complain.Print(err)
 		return 1
 	}
-	fmt.Fprintln(stdout)
-	result.write(stdout)
+	out.Printf("\n%v", result)
 	if !result.exactlyOnce() {
-		fmt.Fprintln(stdout, "\nNOT exactly once. Please report this with the output above.")
+		out.Print("\nNOT exactly once. Please report this with the output above.")
 		return 1
 	}
-	fmt.Fprintln(stdout, "\nEvery order took effect exactly once.")
+	out.Print("\nEvery order took effect exactly once.")
 	return 0
 }
 
 // exercise is the whole story, told on out.
-func exercise(ctx context.Context, kafkaAddress, postgresURL string, out io.Writer) (_ *report, err error) {
+func exercise(ctx context.Context, kafkaAddress, postgresURL string, out *log.Logger) (_ *report, err error) {
 	began := time.Now()
 	say := func(format string, args ...any) {
-		fmt.Fprintf(out, "%6.2fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+		out.Printf("%6.2fs  %s", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 	name := "onceward_quickstart_" + strings.ToLower(rand.Text()[:8])
 
@@ -109,12 +110,12 @@ func exercise(ctx context.Context, kafkaAddress, postgresURL string, out io.Writ
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, db.remove()) }()
+	defer func() { err = errors.Join(err, db.remove(ctx)) }()
 	kafka, err := openBroker(ctx, kafkaAddress)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, kafka.close(name, name)) }()
+	defer func() { err = errors.Join(err, kafka.close(ctx, name, name)) }()
 	if err := kafka.createTopic(ctx, name); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log"
 	"net"
 	"os"
 	"strings"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 func TestEveryOrderTakesEffectOnceAcrossKills(t *testing.T) {
 	t.Parallel()
 	var story bytes.Buffer
-	result, err := exercise(t.Context(), "", "", &story)
+	result, err := exercise(t.Context(), "", "", log.New(&story, "", 0))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, story.String())
 	}
@@ -76,8 +77,9 @@ func TestBadInputNamesTheFlagAndNeverThePassword(t *testing.T) {
 		"kafka without port":     {[]string{"-kafka", "localhost"}, 1, []string{"-kafka", "HOST:PORT"}},
 		"kafka not listening":    {[]string{"-kafka", closed}, 1, []string{"-kafka " + closed, "does not answer"}},
 		"kafka of another kind":  {[]string{"-kafka", silent}, 1, []string{"-kafka " + silent, "does not speak Kafka"}},
-		"postgres not a URL":     {[]string{"-postgres", "user:" + secret + "@localhost/db"}, 1, []string{"-postgres", "postgres://USER:PASSWORD@HOST:PORT/DATABASE"}},
-		"postgres other scheme":  {[]string{"-postgres", "mysql://user:" + secret + "@localhost/db"}, 1, []string{"-postgres", "mysql"}},
+		"postgres not a URL":     {[]string{"-postgres", "user:" + secret + "@localhost/db"}, 1, []string{"-postgres", "postgres://USER:PASSWORD@"}},
+		"postgres other scheme":  {[]string{"-postgres", "mysql://user:" + secret + "@localhost/db"}, 1, []string{"-postgres", "another kind"}},
+		"postgres odd scheme":    {[]string{"-postgres", "user:" + secret + "@localhost://db"}, 1, []string{"-postgres", "another kind"}},
 		"postgres bad port":      {[]string{"-postgres", "postgres://user:" + secret + "@localhost:port/db"}, 1, []string{"-postgres"}},
 		"postgres bad escape":    {[]string{"-postgres", "postgres://user:" + secret + "%zz@localhost/db"}, 1, []string{"-postgres"}},
 		"postgres bad option":    {[]string{"-postgres", "postgres://user:" + secret + "@localhost/db?sslmode=perhaps"}, 1, []string{"-postgres", "sslmode"}},
@@ -130,7 +132,8 @@ func (f writerFunc) Write(p []byte) (int, error) {
 
 // closedAddress returns a loopback address where nobody listens.
 func closedAddress(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +143,8 @@ func closedAddress(t *testing.T) string {
 
 // silentAddress returns an address that hangs up on everybody.
 func silentAddress(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,11 +156,11 @@ func silentAddress(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			conn.Close()
+			_ = conn.Close()
 		}
 	}()
 	t.Cleanup(func() {
-		listener.Close()
+		_ = listener.Close()
 		<-done
 	})
 	return listener.Addr().String()

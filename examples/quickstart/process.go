@@ -57,8 +57,9 @@ func startConsumer(ctx context.Context, j *job) (*process, error) {
 			p.sightings <- s
 		}
 	}()
-	// A failure shows as the process ending without a word.
-	_ = json.NewEncoder(stdin).Encode(j)
+	if err := json.NewEncoder(stdin).Encode(j); err != nil {
+		return nil, errors.Join(fmt.Errorf("telling the consumer its job: %w", err), p.stop(&sighting{}))
+	}
 	return p, nil
 }
 

@@ -14,7 +14,7 @@ import (
 type order struct {
 	ID       string `json:"id"`
 	Customer string `json:"customer"`
-	Cents    int64  `json:"cents"`
+	Cents    int    `json:"cents"`
 }
 
 func newOrders(n int) []order {
@@ -22,12 +22,14 @@ func newOrders(n int) []order {
 	for i := range orders {
 		orders[i] = order{
 			ID:       fmt.Sprintf("order-%04d", i+1),
-			Customer: fmt.Sprintf("customer-%02d", rand.IntN(50)),
-			Cents:    100 + rand.Int64N(9_900),
+			Customer: fmt.Sprintf("customer-%02d", chance(50)),
+			Cents:    100 + chance(9_900),
 		}
 	}
 	return orders
 }
+
+func chance(n int) int { return rand.IntN(n) } //nolint:gosec // nothing here is a secret
 
 // withRetries is what a retrying producer puts on the wire: every order once,
 // and again a little later, because the first acknowledgement got lost.
@@ -41,7 +43,7 @@ func withRetries(orders []order) []order {
 	for i := 0; i < len(orders) || len(waiting) > 0; i++ {
 		if i < len(orders) {
 			sent = append(sent, orders[i])
-			waiting = append(waiting, retry{due: i + 1 + rand.IntN(40), order: orders[i]})
+			waiting = append(waiting, retry{due: i + 1 + chance(40), order: orders[i]})
 		}
 		later := waiting[:0]
 		for _, r := range waiting {

@@ -2,8 +2,8 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strconv"
+	"strings"
 )
 
 // report is what the run found out.
@@ -46,9 +46,11 @@ func (r *report) cutOff() int {
 
 func (r *report) exactlyOnce() bool { return r.lost() == 0 && r.doubled() == 0 }
 
-func (r *report) write(w io.Writer) {
+// String is the table that a run ends with.
+func (r *report) String() string {
+	var table strings.Builder
 	row := func(name string, n int, meaning string) {
-		fmt.Fprintf(w, "  %-10s %7s  %s\n", name, grouped(n), meaning)
+		fmt.Fprintf(&table, "  %-10s %7s  %s\n", name, grouped(n), meaning)
 	}
 	row("sent", r.sent, fmt.Sprintf("messages: %s orders, each of them twice", grouped(len(r.orders))))
 	row("kills", r.kills, "of the consumer, in the middle of its work")
@@ -61,6 +63,7 @@ func (r *report) write(w io.Writer) {
 	row("effects", r.entries(), "entries in the ledger")
 	row("lost", r.lost(), "orders without an entry")
 	row("doubled", r.doubled(), "entries too many")
+	return table.String()
 }
 
 // grouped writes 12345 as 12,345.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 )
@@ -37,11 +36,10 @@ func TestReportTellsLostFromDoubled(t *testing.T) {
 func TestReportShowsEveryFigure(t *testing.T) {
 	t.Parallel()
 	r := report{sent: 2000, kills: 4, seen: sighting{Delivered: 12345, Duplicates: 1002}, orders: []order{{ID: "a"}}}
-	var out bytes.Buffer
-	r.write(&out)
+	table := r.String()
 	for _, want := range []string{"sent", "2,000", "delivered", "12,345", "duplicates", "1,002", "effects", "lost", "doubled"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the table does not show %q:\n%s", want, out.String())
+		if !strings.Contains(table, want) {
+			t.Errorf("the table does not show %q:\n%s", want, table)
 		}
 	}
 }

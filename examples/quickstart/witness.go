@@ -24,21 +24,21 @@ const (
 
 // crash says when a consumer is to die. The zero crash: never.
 type crash struct {
-	Moment moment
-	After  int64 // after how many orders
+	Moment moment `json:"moment"`
+	After  int64  `json:"after"` // how many orders
 }
 
 // sighting is something the consumer saw, told the moment it happened: what
 // stands in a pipe outlives the process that wrote it.
 type sighting struct {
-	Delivered  int `json:",omitempty"` // messages handed to the inbox
-	Duplicates int `json:",omitempty"` // recognised, not handled again
-	Parked     int `json:",omitempty"` // set aside as dead letters
+	Delivered  int `json:"delivered,omitempty"`  // messages handed to the inbox
+	Duplicates int `json:"duplicates,omitempty"` // recognised, not handled again
+	Parked     int `json:"parked,omitempty"`     // set aside as dead letters
 
 	// Moment is where the consumer stands still and waits for its death; Order
 	// is what it was at.
-	Moment moment `json:",omitempty"`
-	Order  string `json:",omitempty"`
+	Moment moment `json:"moment,omitempty"`
+	Order  string `json:"order,omitempty"`
 }
 
 func (s *sighting) add(other sighting) {
@@ -52,6 +52,7 @@ func (s *sighting) add(other sighting) {
 // exactly that moment and not one nearby.
 type witness struct {
 	inbox.Processor
+
 	crash crash
 	tell  func(sighting)
 	count atomic.Int64
@@ -76,6 +77,7 @@ func (w *witness) event(_ context.Context, e inbox.Event) {
 		w.tell(sighting{Duplicates: e.Count})
 	case inbox.EventParked:
 		w.tell(sighting{Parked: e.Count})
+	default: // of use to whoever operates it
 	}
 }
 

@@ -133,7 +133,7 @@ func open(t *testing.T, url string) *sql.DB {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
 
@@ -148,10 +148,10 @@ func produceTwice(ctx context.Context, t *testing.T, address string, orders int)
 	if err := conn.CreateTopics(kafka.TopicConfig{Topic: "orders", NumPartitions: 1, ReplicationFactor: 1}); err != nil {
 		t.Fatal(err)
 	}
-	writer := &kafka.Writer{Addr: kafka.TCP(address), Topic: "orders", RequiredAcks: kafka.RequireAll, BatchTimeout: 5 * time.Millisecond, Transport: &kafka.Transport{}}
+	writer := &kafka.Writer{Addr: kafka.TCP(address), Topic: "orders", RequiredAcks: kafka.RequireAll, BatchTimeout: 5 * time.Millisecond}
 	defer writer.Close()
 	var messages []kafka.Message
-	for copies := 0; copies < 2; copies++ {
+	for range 2 {
 		for i := range orders {
 			messages = append(messages, kafka.Message{
 				Value:   fmt.Appendf(nil, `{"cents": %d}`, 100+i),
@@ -166,6 +166,7 @@ func produceTwice(ctx context.Context, t *testing.T, address string, orders int)
 
 // committed is how far the service's group has got, 0 before it exists.
 func committed(ctx context.Context, t *testing.T, address string) int64 {
+	t.Helper()
 	client := &kafka.Client{Addr: kafka.TCP(address), Timeout: 10 * time.Second}
 	response, err := client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: "ledger", Topics: map[string][]int{"orders": {0}}})
 	if err != nil {
