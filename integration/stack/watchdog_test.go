@@ -3,6 +3,7 @@ package stack_test
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,11 +22,12 @@ func TestServersEndWithABinaryThatWasKilled(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(childVariable) != "" {
 		fmt.Println("serving " + stack.NewPostgres(t).URL())
-		<-t.Context().Done()
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that one die first
+		return
 	}
 
 	// Not t.TempDir: PostgreSQL's account cannot pass through that one.
-	folder, err := os.MkdirTemp("", "onceward-watchdog-test-*")
+	folder, err := os.MkdirTemp("", "onceward-watchdog-test-*") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +39,9 @@ func TestServersEndWithABinaryThatWasKilled(t *testing.T) {
 	child.Env = append(os.Environ(), childVariable+"=1", "TMPDIR="+folder, "ONCEWARD_TEST_STACK=native")
 	output, err := child.StdoutPipe()
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := child.Start(); err != nil {
