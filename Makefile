@@ -59,7 +59,7 @@ vet: ## go vet in every module
 
 .PHONY: lint
 lint: ## golangci-lint in every module, formatting included
-	for module in $(MODULES); do echo "== $$module"; (cd $$module && $(GOLANGCI_LINT) run ./...); done
+	for module in $(MODULES); do echo "== $$module"; (cd $$module && $(GOLANGCI_LINT) run --allow-parallel-runners ./...); done
 
 .PHONY: tidy-check
 tidy-check: ## go.mod and go.sum of every module hold what they should
