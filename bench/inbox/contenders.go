@@ -37,12 +37,12 @@ func newSide(name, key string, warmUp int, open func(*pgxpool.Pool, side) worker
 
 // All sides are measured against the first.
 var (
-	handOne   = newSide("hand-written, one by one", "hand_one", 200, openHandOne)
-	ourOne    = newSide("inbox, one by one", "our_one", 200, openOurOne)
-	handBatch = newSide("hand-written, batches", "hand_batch", 2000, openHandBatch)
-	ourBatch  = newSide("inbox, batches", "our_batch", 2000, openOurBatch)
-	handBulk  = newSide("hand-written, bulk", "hand_bulk", 4000, openHandBulk)
-	ourBulk   = newSide("inbox, bulk", "our_bulk", 4000, openOurBulk)
+	handOne   = newSide("by hand one by one", "hand_one", 200, openHandOne)
+	ourOne    = newSide("inbox one by one", "our_one", 200, openOurOne)
+	handBatch = newSide("by hand in batches", "hand_batch", 2000, openHandBatch)
+	ourBatch  = newSide("inbox in batches", "our_batch", 2000, openOurBatch)
+	handBulk  = newSide("by hand in bulk", "hand_bulk", 4000, openHandBulk)
+	ourBulk   = newSide("inbox in bulk", "our_bulk", 4000, openOurBulk)
 
 	sides = []side{handOne, ourOne, handBatch, ourBatch, handBulk, ourBulk}
 )

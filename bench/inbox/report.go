@@ -3,22 +3,25 @@ package main
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/onceward/onceward/bench/internal/contest"
 	"github.com/onceward/onceward/bench/internal/figure"
 )
 
 func printTable(w io.Writer, title string, connections int, result contest.Result, costs map[string]cost) {
-	fmt.Fprintf(w, "\n%s, connections: %d\n%-26s %9s  %-24s %10s %11s %10s %11s\n",
-		title, connections, "", "msg/s", "ratio (min … max)", "stmts/msg", "trips/msg", "allocs/msg", "heap B/msg")
+	fmt.Fprintf(w, "\n%s, connections: %d\n%-26s %9s  %-24s %10s %10s %10s %10s %11s\n",
+		title, connections, "", "msg/s", "ratio (min … max)", "stmts/msg", "trips/msg", "CPU µs/msg", "allocs/msg", "heap B/msg")
 	for _, name := range result.Sides() {
 		ratio := result.Ratio(name, handOne.name)
-		allocs, heap := result.PerMessage(name)
-		fmt.Fprintf(w, "%-26s %9.0f  %-24s %10.2f %11.2f %10.1f %11.0f\n", name, result.Rate(name).Median,
+		spent := result.PerMessage(name)
+		fmt.Fprintf(w, "%-26s %9.0f  %-24s %10.2f %10.2f %10.1f %10.1f %11.0f\n", name, result.Rate(name).Median,
 			fmt.Sprintf("%5.2f (%.2f … %.2f)", ratio.Median, ratio.Min, ratio.Max),
-			costs[name].statements, costs[name].roundTrips, allocs, heap)
+			costs[name].statements, costs[name].roundTrips, micros(spent.CPU), spent.Allocs, spent.Bytes)
 	}
 }
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // addFigures adds the ratios of one contest.
 func addFigures(figures *figure.Figures, suffix string, connections int, result contest.Result) {
@@ -44,9 +47,8 @@ func addWeight(figures *figure.Figures, connections int, result contest.Result, 
 		what         string
 		ours, theirs side
 	}{{"one", ourOne, handOne}, {"batch", ourBatch, handBatch}, {"bulk", ourBulk, handBulk}} {
-		ours, _ := result.PerMessage(pair.ours.name)
-		theirs, _ := result.PerMessage(pair.theirs.name)
-		figures.AtMost("inbox-"+pair.what+"-allocs", ours, targetAllocs*theirs)
+		ours, theirs := result.PerMessage(pair.ours.name), result.PerMessage(pair.theirs.name)
+		figures.AtMost("inbox-"+pair.what+"-allocs", ours.Allocs, targetAllocs*theirs.Allocs)
 		figures.AtMost("inbox-"+pair.what+"-roundtrips", costs[pair.ours.name].roundTrips, costs[pair.theirs.name].roundTrips)
 	}
 }

@@ -20,11 +20,12 @@ import (
 
 // Names of the sides.
 const (
-	readOurs      = "our consumer, no work"
-	readTheirs    = "kafka.Reader, no work"
-	inboxOurs     = "our consumer, inbox in batches of 100"
-	inboxTheirs   = "kafka.Reader, hand-written, CommitMessages"
-	inboxInterval = "kafka.Reader, hand-written, CommitInterval 1 s"
+	readOurs      = "our consumer without work"
+	readTheirs    = "kafka.Reader without work"
+	readSame      = "kafka.Reader fetching 1 MiB as we do"
+	inboxOurs     = "our consumer with the inbox"
+	inboxTheirs   = "kafka.Reader by hand"
+	inboxInterval = "kafka.Reader by hand with CommitInterval"
 )
 
 const (
@@ -52,7 +53,10 @@ func (b *bench) reading() []contest.Side {
 			return consume(ctx, b.addr, b.topic, group, noWork{}, l)
 		}),
 		b.side(readTheirs, readLimit, func(ctx context.Context, group string, l *lap) error {
-			return readWithReader(ctx, b.addr, b.topic, group, l)
+			return readWithReader(ctx, b.addr, b.topic, group, readerMaxBytes, l)
+		}),
+		b.side(readSame, readLimit, func(ctx context.Context, group string, l *lap) error {
+			return readWithReader(ctx, b.addr, b.topic, group, sameMaxBytes, l)
 		}),
 	}
 }
@@ -93,10 +97,11 @@ func (b *bench) side(name string, limit time.Duration, consumer func(ctx context
 		if err != nil {
 			return sample, err
 		}
-		// Allocations are those of the whole life of the consumer, for all it has
-		// done; the rate is that of the lap.
-		sample.Allocs = sample.Allocs * uint64(l.messages) / uint64(sample.Messages)
-		sample.Bytes = sample.Bytes * uint64(l.messages) / uint64(sample.Messages)
+		// Costs are those of all the consumer has done, the rate is that of the lap.
+		share := float64(l.messages) / float64(sample.Messages)
+		sample.CPU = time.Duration(float64(sample.CPU) * share)
+		sample.Allocs = uint64(float64(sample.Allocs) * share)
+		sample.Bytes = uint64(float64(sample.Bytes) * share)
 		sample.Messages, sample.Elapsed = l.messages, l.elapsed
 		settled, err := committed(ctx, b.client, b.topic, group)
 		if err == nil && settled < l.messages {
@@ -145,11 +150,12 @@ func (b *bench) memory(ctx context.Context, child string) (megabytes float64, er
 
 func printTable(w io.Writer, title string, result contest.Result) {
 	base := result.Sides()[1]
-	fmt.Fprintf(w, "\n%s\n%-48s %9s  %-22s %10s %11s\n", title, "", "msg/s", "ratio (min … max)", "allocs/msg", "heap B/msg")
+	fmt.Fprintf(w, "\n%s\n%-42s %9s  %-24s %10s %10s %11s\n", title, "", "msg/s", "ratio (min … max)", "CPU µs/msg", "allocs/msg", "heap B/msg")
 	for _, name := range result.Sides() {
 		ratio := result.Ratio(name, base)
-		allocs, heap := result.PerMessage(name)
-		fmt.Fprintf(w, "%-48s %9.0f  %-22s %10.1f %11.0f\n", name, result.Rate(name).Median,
-			fmt.Sprintf("%5.2f (%.2f … %.2f)", ratio.Median, ratio.Min, ratio.Max), allocs, heap)
+		spent := result.PerMessage(name)
+		fmt.Fprintf(w, "%-42s %9.0f  %-24s %10.1f %10.1f %11.0f\n", name, result.Rate(name).Median,
+			fmt.Sprintf("%5.2f (%.2f … %.2f)", ratio.Median, ratio.Min, ratio.Max),
+			float64(spent.CPU)/float64(time.Microsecond), spent.Allocs, spent.Bytes)
 	}
 }

@@ -1,6 +1,6 @@
 // Command kafka measures the Kafka consumer against kafka.Reader, and its memory.
 //
-//	go run ./bench/kafka [-rounds 5] [-messages 400000]
+//	go run ./bench/kafka [-rounds 5] [-messages 320000]
 //
 // It starts an Apache Kafka and a PostgreSQL of its own, the latter with fsync
 // and synchronous_commit on. What is compared with what stands in bench/README.md.
@@ -31,7 +31,7 @@ const (
 
 func main() {
 	rounds := flag.Int("rounds", 5, "rounds of each contest, after one to warm up")
-	messages := flag.Int("messages", 400_000, "messages of 1 KB in the topic")
+	messages := flag.Int("messages", 320_000, "messages of 1 KB in the topic")
 	child := flag.String("memory", "", "internal: be the consumer whose memory is measured")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of all sides to this file")
 	flag.Parse()
@@ -80,6 +80,7 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 	}
 	printTable(os.Stdout, "reading alone", reading)
 	figures.Ratio("kafka-read", reading.Ratio(readOurs, readTheirs), targetReading)
+	figures.Ratio("kafka-read-same-fetch", reading.Ratio(readOurs, readSame), targetReading)
 
 	handling, err := contest.Run(ctx, rounds, b.handling()...)
 	if err != nil {

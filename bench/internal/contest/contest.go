@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -28,7 +29,9 @@ type Side struct {
 type Sample struct {
 	Messages int
 	Elapsed  time.Duration
-	// Allocs and Bytes are heap allocations of the whole process meanwhile.
+	// CPU is what the whole process spent meanwhile, Allocs and Bytes its heap
+	// allocations. Unlike Elapsed they hardly depend on who else is at work.
+	CPU           time.Duration
 	Allocs, Bytes uint64
 }
 
@@ -41,16 +44,27 @@ func Measure(work func() (messages int, err error)) (Sample, error) {
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	start := time.Now()
+	cpu, start := cpuTime(), time.Now()
 	messages, err := work()
 	elapsed := time.Since(start)
+	cpu = cpuTime() - cpu
 	runtime.ReadMemStats(&after)
 	return Sample{
 		Messages: messages,
 		Elapsed:  elapsed,
+		CPU:      cpu,
 		Allocs:   after.Mallocs - before.Mallocs,
 		Bytes:    after.TotalAlloc - before.TotalAlloc,
 	}, err
+}
+
+// cpuTime is what this process has spent so far, in user and kernel.
+func cpuTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		panic(err) // not with these arguments
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // Result holds the samples of every side, one for each reported round.
@@ -113,16 +127,26 @@ func (r Result) Rate(name string) Spread {
 	return spread(rates)
 }
 
-// PerMessage returns one side's heap allocations and bytes per message, over all rounds.
-func (r Result) PerMessage(name string) (allocs, bytes float64) {
-	var messages int
-	var a, b uint64
+// PerMessage is what one message cost a side.
+type PerMessage struct {
+	CPU           time.Duration
+	Allocs, Bytes float64
+}
+
+// PerMessage returns one side's costs, over all rounds.
+func (r Result) PerMessage(name string) PerMessage {
+	var sum Sample
 	for _, s := range r.side(name) {
-		messages += s.Messages
-		a += s.Allocs
-		b += s.Bytes
+		sum.Messages += s.Messages
+		sum.CPU += s.CPU
+		sum.Allocs += s.Allocs
+		sum.Bytes += s.Bytes
 	}
-	return float64(a) / float64(messages), float64(b) / float64(messages)
+	return PerMessage{
+		CPU:    sum.CPU / time.Duration(sum.Messages),
+		Allocs: float64(sum.Allocs) / float64(sum.Messages),
+		Bytes:  float64(sum.Bytes) / float64(sum.Messages),
+	}
 }
 
 func (r Result) side(name string) []Sample {

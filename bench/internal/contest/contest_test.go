@@ -14,7 +14,7 @@ import (
 func rounds(name string, turns *[]string, times ...time.Duration) contest.Side {
 	return contest.Side{Name: name, Run: func(_ context.Context, round int) (contest.Sample, error) {
 		*turns = append(*turns, name)
-		return contest.Sample{Messages: 100, Elapsed: times[round], Allocs: 300, Bytes: 5_000}, nil
+		return contest.Sample{Messages: 100, Elapsed: times[round], CPU: time.Millisecond, Allocs: 300, Bytes: 5_000}, nil
 	}}
 }
 
@@ -44,8 +44,8 @@ func TestRatiosPairSamplesOfOneRoundAndLeaveOutTheWarmUp(t *testing.T) {
 	if got, want := result.Ratio("ours", "theirs"), (contest.Spread{Min: 1, Median: 2, Max: 3}); got != want {
 		t.Errorf("ratio is %v, want %v", got, want)
 	}
-	if allocs, bytes := result.PerMessage("ours"); allocs != 3 || bytes != 50 {
-		t.Errorf("%v allocations and %v bytes per message, want 3 and 50", allocs, bytes)
+	if got, want := result.PerMessage("ours"), (contest.PerMessage{CPU: 10 * time.Microsecond, Allocs: 3, Bytes: 50}); got != want {
+		t.Errorf("a message cost %+v, want %+v", got, want)
 	}
 }
 
