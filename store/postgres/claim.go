@@ -63,7 +63,9 @@ WHERE r.fingerprint IS NOT NULL`
 //
 // Of an error that is none of the sentinels it is certain that the transaction
 // was rolled back: it is the work's own, or says what the work did wrong.
-func (d *Database[Tx]) Atomic(ctx context.Context, claims []idempotency.Claim, work func(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error) error {
+func (d *Database[Tx]) Atomic(
+	ctx context.Context, claims []idempotency.Claim, work func(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error,
+) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

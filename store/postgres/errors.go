@@ -68,7 +68,8 @@ func storeError(ctx context.Context, doing string, err error) error {
 		return fmt.Errorf("postgres: %s: %w: run Migrate, or give WithSchema the schema that was migrated: %w", doing, idempotency.ErrNotMigrated, err)
 	case state == stateDuplicatePrepared, state == stateUnknownPrepared:
 		return fmt.Errorf("postgres: %s: %w: prepared statements do not survive between here and the server, as through a PgBouncer in transaction mode: "+
-			"connect with default_query_exec_mode=exec or cache_describe, or set max_prepared_statements in PgBouncer 1.21 or later: %w", doing, idempotency.ErrUnavailable, err)
+			"connect with default_query_exec_mode=exec or cache_describe, or set max_prepared_statements in PgBouncer 1.21 or later: %w",
+			doing, idempotency.ErrUnavailable, err)
 	case state == stateInsufficientRights:
 		return fmt.Errorf("postgres: %s: %w: grant the role what the package documentation lists: %w", doing, idempotency.ErrUnavailable, err)
 	}
@@ -144,7 +145,8 @@ func isSentinel(err error) bool {
 
 // What a work did wrong with its transaction. All of them were rolled back.
 var (
-	errSwallowed = errors.New("postgres: rolled back: a statement of the work failed, and the work returned nil: return its error, or undo it with a savepoint (tx.Begin)")
+	errSwallowed = errors.New("postgres: rolled back: a statement of the work failed, and the work returned nil: " +
+		"return its error, or undo it with a savepoint (tx.Begin)")
 	errRowsOpen  = errors.New("postgres: rolled back: the work returned with the rows of a query still open: close them (defer rows.Close())")
 	errStillUsed = errors.New("postgres: rolled back: the work returned while one of its goroutines still used the transaction: wait for it")
 	errBorrowed  = errors.New("postgres: this transaction is Onceward's to end: return nil to commit it, or an error to roll it back")

@@ -55,6 +55,8 @@ func (u *use) start() error {
 
 func (u *use) stop() { u.state.CompareAndSwap(useBusy, useFree) }
 
+func (u *use) busy() bool { return u.state.Load() == useBusy }
+
 // revoke ends all use, and reports whether somebody was at it.
 func (u *use) revoke() (wasBusy bool) { return u.state.Swap(useRevoked) == useBusy }
 

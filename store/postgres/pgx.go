@@ -137,14 +137,34 @@ type pgxTransaction struct {
 // which may open another in its place at once. Nothing else of it needs closing.
 func (t *pgxTransaction) sever() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	// Asked before the socket closes: the statement fails at once then.
+	running := t.use.busy()
 	if t.conn == nil {
-		return
+		running = false
+	} else {
+		t.severed = true
+		_ = t.raw.PgConn().Conn().Close()
+		t.conn.Hijack()
+		t.conn = nil
 	}
-	t.severed = true
-	_ = t.raw.PgConn().Conn().Close()
-	t.conn.Hijack()
-	t.conn = nil
+	t.mu.Unlock()
+	if running {
+		cancelStatement(t.raw.PgConn())
+	}
+}
+
+// cancelStatement stops what the server still runs for a client whose socket is
+// closed: a server that computes or sleeps does not look at the socket. pgx asks
+// for it once, at once, and a statement that is on its way at that moment gets
+// there after the request. Cancel requests carry the connection's secret, so
+// that they cannot hit anybody else.
+func cancelStatement(conn *pgconn.PgConn) {
+	for _, pause := range []time.Duration{100 * time.Millisecond, time.Second} {
+		time.Sleep(pause)
+		ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+		_ = conn.CancelRequest(ctx)
+		stop()
+	}
 }
 
 func (t *pgxTransaction) lend() pgx.Tx { return &t.lent }

@@ -37,7 +37,9 @@ ORDER BY number LIMIT 1`
 // TakeDeadLetter implements inbox.Store. The letter and its key are gone before
 // work begins, in the same transaction: consumers that ask for the key wait for
 // its end, and work that ends the transaction itself still redrives no letter twice.
-func (d *Database[Tx]) TakeDeadLetter(ctx context.Context, consumer string, number int64, work func(ctx context.Context, tx Tx, letter inbox.DeadLetter) error) error {
+func (d *Database[Tx]) TakeDeadLetter(
+	ctx context.Context, consumer string, number int64, work func(ctx context.Context, tx Tx, letter inbox.DeadLetter) error,
+) error {
 	return d.Atomic(ctx, nil, func(ctx context.Context, tx Tx, _ []idempotency.Verdict) error {
 		letter, err := d.take(ctx, d.transport.on(tx), consumer, number)
 		if err != nil {

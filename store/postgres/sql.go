@@ -94,8 +94,9 @@ type sqlTransaction struct {
 	// pgx is the connection beneath if the driver is pgx's stdlib. It tells
 	// what the server thinks of the transaction without asking it, and can be
 	// closed under a statement that does not heed its context.
-	pgx  *pgconn.PgConn
-	over bool
+	pgx     *pgconn.PgConn
+	severed bool
+	over    bool
 }
 
 func (t *sqlTransaction) setPgx(conn *pgconn.PgConn) {
@@ -107,13 +108,19 @@ func (t *sqlTransaction) setPgx(conn *pgconn.PgConn) {
 // sever makes database/sql roll back, and sees to it that nothing holds it up.
 func (t *sqlTransaction) sever() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	conn := t.pgx
 	if t.over {
-		return
+		conn = nil
+	} else {
+		t.severed = true
+		t.cancel()
+		if conn != nil {
+			_ = conn.Conn().Close()
+		}
 	}
-	t.cancel()
-	if t.pgx != nil {
-		_ = t.pgx.Conn().Close()
+	t.mu.Unlock()
+	if conn != nil {
+		cancelStatement(conn)
 	}
 }
 
@@ -176,7 +183,12 @@ func (t *sqlTransaction) end() {
 	}
 	t.mu.Lock()
 	t.over = true
+	severed := t.severed
 	t.mu.Unlock()
 	t.cancel()
+	if severed {
+		// The driver may not have noticed yet, and the pool not at all.
+		_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
 	_ = t.conn.Close()
 }
