@@ -2,6 +2,7 @@ package crash
 
 import (
 	"testing"
+	"time"
 
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/integration/stack"
@@ -27,6 +28,11 @@ func TestBrokerRestarts(t *testing.T) {
 		restart.end()
 		broker.Start()
 		tr.fault(restart.kind)
+		back := time.Now()
+		if !awaitAny(t, members, inbox.EventProcessed, 1) {
+			t.Fatalf("nothing is handled after the broker's end by %s", restart.kind)
+		}
+		t.Logf("the first effect came %v after the broker was back", time.Since(back).Round(time.Millisecond))
 	}
 	if !awaitAny(t, members, inbox.EventProcessed, 100) {
 		t.Error("nothing is handled after the last restart")

@@ -3,10 +3,15 @@ package crash
 import (
 	"context"
 	"fmt"
+	"slices"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
+
+	"github.com/onceward/onceward/integration/stack"
 )
 
 // drain waits until the group has committed the end of every partition, and fails the test if it stops getting nearer.
@@ -68,53 +73,71 @@ func (tr *trial) lag(group string) (int64, error) {
 	return lag, nil
 }
 
-// check compares the effects with what was sent; see the package comment.
+// verdict is what the effects of one consumer show, by message id.
+type verdict struct {
+	effects                            int
+	lost, doubled, disordered, foreign []string
+}
+
+func (v verdict) guilty() bool {
+	return len(v.lost)+len(v.doubled)+len(v.disordered)+len(v.foreign) > 0
+}
+
+func (v verdict) String() string {
+	some := func(ids []string) string { return fmt.Sprintf("%d %v", len(ids), ids[:min(len(ids), 10)]) }
+	return fmt.Sprintf("%d effects: lost %s, doubled %s, out of order %s, never sent %s",
+		v.effects, some(v.lost), some(v.doubled), some(v.disordered), some(v.foreign))
+}
+
+// judge compares the effects with the last number sent of each key.
+func judge(ctx context.Context, pool *pgxpool.Pool, consumer string, sent map[string]int) (v verdict, err error) {
+	const effects = `SELECT key, id, number, taken FROM effect WHERE consumer = $1 ORDER BY key, taken, number`
+	rows, err := pool.Query(ctx, effects, consumer)
+	if err != nil {
+		return v, fmt.Errorf("read the effects: %w", err)
+	}
+	var key, id string
+	var number, taken int
+	seen := map[string]int{} // effects by id
+	next := map[string]int{} // by key
+	if _, err := pgx.ForEachRow(rows, []any{&key, &id, &number, &taken}, func() error {
+		v.effects++
+		next[key]++
+		if seen[id]++; seen[id] > 1 {
+			v.doubled = append(v.doubled, id)
+		}
+		if number != taken || taken != next[key] {
+			v.disordered = append(v.disordered, id)
+		}
+		if number < 1 || number > sent[key] || id != messageID(key, number) {
+			v.foreign = append(v.foreign, id)
+		}
+		return nil
+	}); err != nil {
+		return v, fmt.Errorf("read the effects: %w", err)
+	}
+	for key, last := range sent {
+		for number := 1; number <= last; number++ {
+			if id := messageID(key, number); seen[id] == 0 {
+				v.lost = append(v.lost, id)
+			}
+		}
+	}
+	return v, nil
+}
+
+// check holds the end against the rules of the package comment.
 func (tr *trial) check(consumer, group string) {
 	tr.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 
-	const effects = `SELECT key, id, number, taken FROM effect WHERE consumer = $1 ORDER BY key, taken, number`
-	rows, err := tr.pool.Query(ctx, effects, consumer)
+	v, err := judge(ctx, tr.pool, consumer, tr.producer.sent)
 	if err != nil {
 		tr.t.Fatal(err)
 	}
-	var key, id string
-	var number, taken, total, doubled, disordered, foreign int
-	seen := map[string]int{} // effects by id
-	next := map[string]int{} // by key
-	if _, err := pgx.ForEachRow(rows, []any{&key, &id, &number, &taken}, func() error {
-		total++
-		next[key]++
-		if seen[id]++; seen[id] > 1 {
-			doubled++
-			tr.t.Logf("doubled: %s", id)
-		}
-		if number != taken || taken != next[key] {
-			if disordered++; disordered <= 10 {
-				tr.t.Logf("out of order: %s took number %d, expected %d", id, taken, next[key])
-			}
-		}
-		if number < 1 || number > tr.producer.sent[key] || id != messageID(key, number) {
-			foreign++
-		}
-		return nil
-	}); err != nil {
-		tr.t.Fatal(err)
-	}
-	lost := 0
-	for key, last := range tr.producer.sent {
-		for number := 1; number <= last; number++ {
-			if seen[messageID(key, number)] == 0 {
-				if lost++; lost <= 10 {
-					tr.t.Logf("lost: %s", messageID(key, number))
-				}
-			}
-		}
-	}
-	if lost+doubled+disordered+foreign > 0 || total != tr.producer.messages {
-		tr.t.Errorf("%s: %d messages, %d effects: lost %d, doubled %d, out of order %d, never sent %d",
-			consumer, tr.producer.messages, total, lost, doubled, disordered, foreign)
+	if v.guilty() || v.effects != tr.producer.messages {
+		tr.t.Errorf("%s: %d messages, %v", consumer, tr.producer.messages, v)
 	}
 
 	for _, c := range []struct {
@@ -154,4 +177,39 @@ func (tr *trial) evidence(ctx context.Context) {
 	}
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	tr.t.Log(lines, err)
+}
+
+// TestCheckerSeesEveryKindOfWrong judges the judge: a test that can't fail proves nothing.
+func TestCheckerSeesEveryKindOfWrong(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), stack.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	const right = `INSERT INTO effect SELECT 'billing', 'k', 'k-' || lpad(n::text, 6, '0'), n, n FROM generate_series(1, 5) n`
+	for _, c := range []struct {
+		what, wrong string
+		of          func(verdict) []string
+		want        []string
+	}{
+		{"lost", `DELETE FROM effect WHERE number = 5`, func(v verdict) []string { return v.lost }, []string{"k-000005"}},
+		{"doubled", `INSERT INTO effect SELECT * FROM effect WHERE number = 2`, func(v verdict) []string { return v.doubled }, []string{"k-000002"}},
+		{"disordered", `UPDATE effect SET taken = 7 - taken WHERE number IN (3, 4)`, func(v verdict) []string { return v.disordered }, []string{"k-000004", "k-000003"}},
+		{"foreign", `INSERT INTO effect VALUES ('billing', 'k', 'k-000006', 6, 6)`, func(v verdict) []string { return v.foreign }, []string{"k-000006"}},
+		{"nothing", `INSERT INTO effect VALUES ('shipping', 'k', 'k-000001', 1, 1)`, func(v verdict) []string { return nil }, nil},
+	} {
+		for _, sql := range []string{`DROP TABLE IF EXISTS tally, effect`, effectTables, right, c.wrong} {
+			if _, err := pool.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		v, err := judge(t.Context(), pool, "billing", map[string]int{"k": 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.of(v); !slices.Equal(got, c.want) || v.guilty() != (c.want != nil) {
+			t.Errorf("%s: %v, want %v; %v", c.what, got, c.want, v)
+		}
+	}
 }

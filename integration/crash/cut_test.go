@@ -9,7 +9,8 @@ import (
 	"github.com/onceward/onceward/integration/stack"
 )
 
-// TestDatabaseConnectionsCut cuts before and after the commit, when its outcome is unknown, and at random moments.
+// TestDatabaseConnectionsCut cuts before and after the commit, when its outcome is unknown, and at random moments; it
+// lets a connection fall silent, and the server end sessions.
 func TestDatabaseConnectionsCut(t *testing.T) {
 	t.Parallel()
 	database := stack.Postgres(t)
@@ -21,12 +22,12 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 	for _, h := range handlings {
 		members = append(members, tr.member(func(o *orders) { o.Handling, o.KeyParallelism = h, 2 }))
 	}
-	const rounds = 15
+	const rounds = 20
 	for round := range rounds {
 		if !awaitAny(t, members, inbox.EventProcessed, 1+tr.random.IntN(50)) {
 			t.Fatalf("nothing is handled before cut %d", round+1)
 		}
-		switch tr.random.IntN(3) {
+		switch round % 5 {
 		case 0:
 			between.lie(cutBefore)
 			tr.fault("before a commit")
@@ -34,16 +35,26 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 			between.lie(cutAfter)
 			tr.fault("after a commit")
 		case 2:
+			between.lie(fallSilent)
+			tr.fault("silent after a commit")
+		case 3:
 			time.Sleep(time.Duration(tr.random.Int64N(int64(20 * time.Millisecond)))) // the fault's moment
 			between.cut()
 			tr.fault("all")
+		case 4:
+			const terminate = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.5`
+			if _, err := tr.pool.Exec(t.Context(), terminate); err != nil {
+				t.Logf("the checker's other connection was hit: %v", err)
+			}
+			tr.fault("terminated by the server")
 		}
 	}
 	if !awaitAny(t, members, inbox.EventProcessed, 50) {
 		t.Error("nothing is handled after the last cut")
 	}
-	if between.strikes() == 0 {
-		t.Error("no commit was cut, so nothing was proved")
+	if between.strikes() < 3 {
+		t.Errorf("%d commits were cut, which proves little", between.strikes())
 	}
 	tr.finish()
 }
@@ -70,8 +81,8 @@ func TestBrokerConnectionsCut(t *testing.T) {
 		t.Error("nothing is handled after the last cut")
 	}
 	noticed := 0
-	for _, p := range members {
-		noticed += p.count(kafka.EventRetry) + p.count(kafka.EventCommitDropped) + p.count(kafka.EventCommitFailed) + p.count(kafka.EventDrained)
+	for _, kind := range []inbox.EventKind{kafka.EventRetry, kafka.EventCommitDropped, kafka.EventCommitFailed, kafka.EventDrained} {
+		noticed += total(members, kind)
 	}
 	if noticed == 0 {
 		t.Error("no member noticed a cut, so nothing was proved")

@@ -41,14 +41,12 @@ func TestDatabaseRestarts(t *testing.T) {
 	if !awaitAny(t, members, inbox.EventProcessed, 200) {
 		t.Error("nothing is handled after the last outage")
 	}
-	outages := 0
 	for _, p := range members {
 		if !p.alive() {
 			t.Errorf("member %s did not survive: %v", p.name, p.cmd.ProcessState)
 		}
-		outages += p.count(inbox.EventOutage)
 	}
-	if outages == 0 {
+	if total(members, inbox.EventOutage) == 0 {
 		t.Error("no member saw an outage, so nothing was proved")
 	}
 	tr.finish()
@@ -81,21 +79,60 @@ func TestDatabaseAwayAtCommit(t *testing.T) {
 	}
 }
 
+// TestTableLockedBySomebodyElse: a table locked for longer than the claim wait holds up everything and spends nothing.
+func TestTableLockedBySomebodyElse(t *testing.T) {
+	t.Parallel()
+	tr := newTrial(t, stack.Postgres(t), stack.Kafka(t).Addr, 1000)
+	tr.begin()
+	var members []*process
+	for _, h := range handlings {
+		members = append(members, tr.member(func(o *orders) { o.Handling = h }))
+	}
+	for _, table := range []string{"onceward.record", "effect"} {
+		if !awaitAny(t, members, inbox.EventProcessed, 100) {
+			t.Fatalf("nothing is handled before %s is locked", table)
+		}
+		tx, err := tr.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE "+table+" IN ACCESS EXCLUSIVE MODE"); err != nil {
+			t.Fatal(err)
+		}
+		pause(t.Context(), time.Second) // for what was committed before to be reported
+		before := total(members, inbox.EventProcessed)
+		time.Sleep(claimWait) // the length of the lock is the fault
+		if n := total(members, inbox.EventProcessed) - before; n != 0 {
+			t.Errorf("%d messages were handled while %s was locked, so nothing was proved", n, table)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tr.fault("lock of " + table)
+	}
+	if !awaitAny(t, members, inbox.EventProcessed, 100) {
+		t.Error("nothing is handled after the last lock")
+	}
+	tr.finish()
+}
+
 // awaitAny waits until the members together have reported n more of a kind.
 func awaitAny(t testing.TB, members []*process, kind inbox.EventKind, n int) bool {
 	t.Helper()
-	total := func() (sum int) {
-		for _, p := range members {
-			sum += p.count(kind)
-		}
-		return sum
-	}
-	goal := total() + n
+	goal := total(members, kind) + n
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if total() >= goal {
+		if total(members, kind) >= goal {
 			return true
 		}
 		pause(t.Context(), 10*time.Millisecond)
 	}
 	return false
+}
+
+// total is what the members together have reported of a kind.
+func total(members []*process, kind inbox.EventKind) (sum int) {
+	for _, p := range members {
+		sum += p.count(kind)
+	}
+	return sum
 }

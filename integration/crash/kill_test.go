@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onceward/onceward/adapters/kafka"
 	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/integration/stack"
 )
@@ -24,24 +25,29 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			tr.orders.Handling = h
 			tr.begin()
 
-			// A third of the kills hits a lone member, the others one of two.
-			tr.killer(rand.New(rand.NewPCG(tr.random.Uint64(), 1)), killsPerHandling/3)
+			// A lone member each time; then two that join and die together; then one beside a survivor, which
+			// takes over and gives back all the time.
+			tr.killer(tr.random, killsPerHandling/3)
 			var killers sync.WaitGroup
 			for range 2 {
 				random := rand.New(rand.NewPCG(tr.random.Uint64(), 1))
-				killers.Go(func() { tr.killer(random, killsPerHandling/3) })
+				killers.Go(func() { tr.killer(random, killsPerHandling/6) })
 			}
 			killers.Wait()
+			survivor := tr.member(nil)
+			tr.killer(tr.random, killsPerHandling/3)
 
-			tr.member(nil)
+			if survivor.count(kafka.EventJoined) < 2 {
+				t.Error("the survivor saw no rebalance, so half of this proved nothing")
+			}
 			tr.finish()
 
 			kills := 0
-			for kind, n := range tr.faults {
-				if n == 0 {
-					t.Errorf("nobody was killed %s", kind)
+			for _, moment := range moments {
+				if tr.faults[moment] == 0 {
+					t.Errorf("nobody was killed %s", moment)
 				}
-				kills += n
+				kills += tr.faults[moment]
 			}
 			if kills < killsPerHandling {
 				t.Errorf("%d of %d members were killed by SIGKILL", kills, killsPerHandling)
@@ -58,10 +64,12 @@ const (
 	afterCommit = "between commit and offset"
 )
 
+var moments = []string{byWatch, aroundWrite, atCommit, afterCommit}
+
 // killer starts one member after the other, each doomed in its own way, and counts those that were hit.
 func (tr *trial) killer(random *rand.Rand, kills int) {
-	for range kills {
-		moment := []string{byWatch, byWatch, aroundWrite, atCommit, afterCommit}[random.IntN(5)]
+	for n := range kills {
+		moment := moments[n%len(moments)]
 		d := death{Before: random.IntN(2) == 0}
 		switch moment {
 		case aroundWrite:
@@ -69,7 +77,7 @@ func (tr *trial) killer(random *rand.Rand, kills int) {
 		case atCommit:
 			d.Commit = 1 + random.IntN(6)
 		case afterCommit:
-			d.Processed = 1 + random.IntN(150)
+			d.Processed = 1 + random.IntN(100)
 		}
 		p := tr.member(func(o *orders) {
 			o.Death = d

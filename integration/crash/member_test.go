@@ -59,6 +59,8 @@ const (
 	rebalanceTimeout  = 3 * time.Second
 	drainTimeout      = time.Second
 	heartbeatInterval = 200 * time.Millisecond
+	claimWait         = 2 * time.Second
+	commitDeadline    = 2 * time.Second
 	batchSize         = 100
 )
 
@@ -137,7 +139,7 @@ func (m *member) run(ctx context.Context) error {
 }
 
 func (m *member) inbox(pool *pgxpool.Pool) inbox.Processor {
-	store := postgres.New(pool, postgres.WithClaimWait(2*time.Second))
+	store := postgres.New(pool, postgres.WithClaimWait(claimWait), postgres.WithCommitDeadline(commitDeadline))
 	options := []inbox.Option{
 		inbox.OnEvent(m.report),
 		inbox.Logger(slog.New(slog.NewTextHandler(os.Stderr, nil))),

@@ -1,10 +1,10 @@
 package crash
 
 import (
-	"io"
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -30,6 +30,8 @@ const (
 	cutBefore
 	// cutAfter: the server commits, and nobody hears of it.
 	cutAfter
+	// fallSilent: the server commits, and the connection stays open without a word.
+	fallSilent
 )
 
 // newProxy returns a proxy to the database and the database's URL through it.
@@ -80,7 +82,7 @@ func (p *proxy) add(r *route) bool {
 	return !p.closed
 }
 
-// lie in wait for the next n commits.
+// lie in wait for the next commit.
 func (p *proxy) lie(a ambush) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,6 +130,7 @@ func (p *proxy) close() {
 type route struct {
 	proxy          *proxy
 	client, server net.Conn
+	silent         atomic.Bool
 }
 
 func (r *route) cut() {
@@ -148,8 +151,11 @@ func (r *route) forth() {
 		if isCommit(b[:n]) {
 			struck = r.proxy.spring()
 		}
-		if struck == cutBefore {
+		switch struck {
+		case cutBefore:
 			return
+		case fallSilent:
+			r.silent.Store(true)
 		}
 		if _, err := r.server.Write(b[:n]); err != nil {
 			return
@@ -170,5 +176,17 @@ func (r *route) back() {
 		defer r.proxy.mu.Unlock()
 		delete(r.proxy.open, r)
 	}()
-	_, _ = io.Copy(r.client, r.server)
+	b := make([]byte, 64<<10)
+	for {
+		n, err := r.server.Read(b)
+		if err != nil {
+			return
+		}
+		if r.silent.Load() {
+			continue
+		}
+		if _, err := r.client.Write(b[:n]); err != nil {
+			return
+		}
+	}
 }

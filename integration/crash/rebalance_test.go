@@ -91,7 +91,7 @@ func TestHandlerSlowerThanTheGroupWaits(t *testing.T) {
 	if !slow.await(inbox.EventProcessed, 1) {
 		t.Fatal("the slow member handled nothing")
 	}
-	for range 3 {
+	for range 2 {
 		// Each newcomer asks the slow one to let go, in the midst of its sleep.
 		p := tr.member(func(o *orders) { o.Handling = batched })
 		p.await(inbox.EventProcessed, 1)

@@ -157,14 +157,9 @@ func (tr *trial) living() []*process {
 }
 
 func (tr *trial) summary() {
-	total := func(kind inbox.EventKind) (n int) {
-		for _, p := range tr.members {
-			n += p.count(kind)
-		}
-		return n
-	}
+	of := func(kind inbox.EventKind) int { return total(tr.members, kind) }
 	tr.t.Logf("members %d, faults %v; messages %d and %d copies; joined %d times; effects reported %d, duplicates %d; failures %d, outages %d, commits dropped %d",
-		len(tr.members), tr.faults, tr.producer.messages, tr.producer.duplicates, total(kafka.EventJoined),
-		total(inbox.EventProcessed), total(inbox.EventDuplicate),
-		total(inbox.EventFailed), total(inbox.EventOutage), total(kafka.EventCommitDropped))
+		len(tr.members), tr.faults, tr.producer.messages, tr.producer.duplicates, of(kafka.EventJoined),
+		of(inbox.EventProcessed), of(inbox.EventDuplicate),
+		of(inbox.EventFailed), of(inbox.EventOutage), of(kafka.EventCommitDropped))
 }
