@@ -97,7 +97,7 @@ func (c *committer) run(ctx, lease context.Context, lost func(error)) {
 				}
 			}
 		}
-		if ended == nil && err != nil {
+		if err != nil && (ended == nil || evicted(err)) {
 			lost(err)
 		}
 		if !sleep(ctx, commitInterval) {

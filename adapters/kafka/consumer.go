@@ -112,10 +112,11 @@ func (c *consumer) run(ctx context.Context) error {
 	}
 	defer c.leave(group)
 
+	place := membership{group: group, client: c.client, id: c.config.Group}
 	var join backoff
 	abandoned := int64(0)
 	for joined := false; ctx.Err() == nil; {
-		member, err := group.Next(ctx)
+		member, err := place.next(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				break
