@@ -31,6 +31,7 @@ const (
 type network struct {
 	ctx    context.Context
 	cancel context.CancelFunc
+	limit  time.Duration // of a read or write that kafka-go has not bounded
 
 	mu    sync.Mutex
 	open  map[*conn]struct{}
@@ -38,7 +39,7 @@ type network struct {
 }
 
 func newNetwork() *network {
-	n := &network{open: make(map[*conn]struct{}), empty: make(chan struct{})}
+	n := &network{limit: requestTimeout, open: make(map[*conn]struct{}), empty: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
 }
@@ -111,14 +112,14 @@ type conn struct {
 
 func (c *conn) Read(b []byte) (int, error) {
 	if !c.boundR.Load() {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(requestTimeout))
+		_ = c.Conn.SetReadDeadline(time.Now().Add(c.network.limit))
 	}
 	return c.Conn.Read(b)
 }
 
 func (c *conn) Write(b []byte) (int, error) {
 	if !c.boundW.Load() {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(requestTimeout))
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.network.limit))
 	}
 	return c.Conn.Write(b)
 }
