@@ -18,12 +18,15 @@ func (a *arrayLiteral) next() {
 	}
 }
 
-var escapeElement = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-
 func (a *arrayLiteral) addText(s string) {
 	a.next()
 	a.b.WriteByte('"')
-	_, _ = escapeElement.WriteString(&a.b, s)
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			a.b.WriteByte('\\')
+		}
+		a.b.WriteByte(s[i])
+	}
 	a.b.WriteByte('"')
 }
 

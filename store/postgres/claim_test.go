@@ -31,7 +31,8 @@ func TestClaimsAreLockedInOneOrderAndEqualOnesOnce(t *testing.T) {
 func TestRowsInsertedDecideTheVerdicts(t *testing.T) {
 	t.Parallel()
 	set, err := newClaimSet([]idempotency.Claim{
-		claimed("s", "c", nil), claimed("s", "a", []byte("x")), claimed("s", "b", nil), claimed("s", "a", []byte("y")), claimed("s", "a", []byte("x")), claimed("s", "c", nil),
+		claimed("s", "c", nil), claimed("s", "a", []byte("x")), claimed("s", "b", nil),
+		claimed("s", "a", []byte("y")), claimed("s", "a", []byte("x")), claimed("s", "c", nil),
 	})
 	if err != nil {
 		t.Fatal(err)

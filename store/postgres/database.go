@@ -26,6 +26,7 @@ var (
 // it by the names Store and SQLStore. It is safe for concurrent use.
 type Database[Tx any] struct {
 	settings
+
 	transport transport[Tx]
 
 	// The statements of the hot path, with the schema's name in place.

@@ -83,7 +83,7 @@ func storeError(ctx context.Context, doing string, err error) error {
 // it, if any.
 func endedError(ctx context.Context, err error) error {
 	ended := ctx.Err()
-	if cause := context.Cause(ctx); cause != ended {
+	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
 		ended = fmt.Errorf("%w: %w", ended, cause)
 	}
 	if err == nil {

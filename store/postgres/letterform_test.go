@@ -47,7 +47,7 @@ func FuzzHeadersComeBack(f *testing.F) {
 		}
 		headers := []inbox.Header{{Name: name, Value: value}, {Name: string(value), Value: []byte(name)}}
 		text, err := headersText(headers)
-		if err != nil || !utf8.ValidString(text) || strings.Contains(text, "\x00") || strings.Contains(text, `\u0000`) && !strings.Contains(name+string(value), `\u0000`) {
+		if err != nil || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			t.Fatalf("text %q, error %v", text, err)
 		}
 		if back, err := parseHeaders(text); err != nil || !sameHeaders(back, headers) {
@@ -67,7 +67,10 @@ func TestForeignHeadersColumnIsAnError(t *testing.T) {
 
 func TestErrorTextFitsATextColumn(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "plain é", "nul \x00", "\xff\xfe", strings.Repeat("é", maxErrorBytes), strings.Repeat("x", maxErrorBytes), strings.Repeat("x", maxErrorBytes+1)} {
+	for _, text := range []string{
+		"", "plain é", "nul \x00", "\xff\xfe",
+		strings.Repeat("é", maxErrorBytes), strings.Repeat("x", maxErrorBytes), strings.Repeat("x", maxErrorBytes+1),
+	} {
 		got := errorText(text)
 		if !utf8.ValidString(got) || strings.Contains(got, "\x00") || len(got) > maxErrorBytes+len("\ufffd") {
 			t.Errorf("%.20q became %d bytes, %.20q", text, len(got), got)

@@ -14,9 +14,9 @@ import (
 	"github.com/onceward/onceward/idempotency"
 )
 
-// readCommitted is said in every BEGIN: the server's or the role's default may
-// be another level, in which a claim cannot wait for the one before it.
-var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+// isolation is said in every BEGIN: the server's or the role's default may be
+// another level, in which a claim cannot wait for the one before it.
+const isolation = pgx.ReadCommitted
 
 // PgConn.TxStatus values.
 const (
@@ -59,13 +59,13 @@ func (p *pgxTransport) begin(ctx context.Context, first query) (transaction[pgx.
 // start sends BEGIN and the first statement in one round trip.
 func (p *pgxTransport) start(ctx context.Context, t *pgxTransaction, first query) (err error) {
 	if first.statement == "" || p.describes {
-		if t.tx, err = t.raw.BeginTx(ctx, readCommitted); err != nil || first.statement == "" {
+		if t.tx, err = t.raw.BeginTx(ctx, pgx.TxOptions{IsoLevel: isolation}); err != nil || first.statement == "" {
 			return err
 		}
 		return p.on(t.tx).query(ctx, first)
 	}
 	var batch pgx.Batch
-	batch.BeginTx(readCommitted)
+	batch.BeginTx(pgx.TxOptions{IsoLevel: isolation})
 	batch.Queue(first.statement, first.args...)
 	results := t.raw.SendBatch(ctx, &batch)
 	t.tx = results.Tx()
@@ -118,7 +118,7 @@ func eachRow(rows pgx.Rows, row func(scanner) error) error {
 
 // pgxTransaction is one connection of the pool for as long as one Atomic runs.
 type pgxTransaction struct {
-	ctx            context.Context
+	ctx            context.Context //nolint:containedctx // The one of Atomic, in which this lives.
 	unwatch        func() bool
 	raw            *pgx.Conn
 	tx             pgx.Tx
@@ -160,7 +160,7 @@ func (t *pgxTransaction) sever() {
 // that they cannot hit anybody else.
 func cancelStatement(conn *pgconn.PgConn) {
 	for _, pause := range []time.Duration{100 * time.Millisecond, time.Second} {
-		time.Sleep(pause)
+		<-time.After(pause)
 		ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 		_ = conn.CancelRequest(ctx)
 		stop()

@@ -133,6 +133,7 @@ func goneError(number int64) error {
 // prefixed reads one more column before those of the scanner.
 type prefixed struct {
 	scanner
+
 	first *bool
 }
 

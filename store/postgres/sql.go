@@ -28,7 +28,7 @@ func (s sqlTransport) begin(ctx context.Context, first query) (transaction[*sql.
 	// off a commit then. A context of our own ends with ctx until the commit,
 	// and with the commit's deadline from then on.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	t := &sqlTransaction{ctx: ctx, own: own, cancel: cancel, conn: conn, commitDeadline: s.commitDeadline}
+	t := &sqlTransaction{ctx: ctx, cancel: cancel, conn: conn, commitDeadline: s.commitDeadline}
 	t.unwatch = context.AfterFunc(ctx, t.sever)
 	if err := s.start(own, t, first); err != nil {
 		t.end()
@@ -70,7 +70,7 @@ func (r sqlRunner) query(ctx context.Context, q query) error {
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		if err := q.row(rows); err != nil {
 			return err
@@ -82,9 +82,8 @@ func (r sqlRunner) query(ctx context.Context, q query) error {
 // sqlTransaction is one connection of the pool for as long as one Atomic runs.
 // The work gets the *sql.Tx itself: database/sql guards it against late use.
 type sqlTransaction struct {
-	ctx            context.Context
+	ctx            context.Context //nolint:containedctx // The one of Atomic, in which this lives.
 	unwatch        func() bool
-	own            context.Context
 	cancel         context.CancelFunc
 	conn           *sql.Conn
 	tx             *sql.Tx
