@@ -58,7 +58,7 @@ type rowOf [3]*string
 
 func (r rowOf) Scan(dest ...any) error {
 	for i, d := range dest {
-		*d.(**string) = r[i]
+		*d.(**string) = r[i] //nolint:forcetypeassert // A panic is as good a failure.
 	}
 	return nil
 }

@@ -145,10 +145,10 @@ func restarts(tag pgconn.CommandTag, sql string) bool {
 
 func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := l.use.start(); err != nil {
-		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query()
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query() //nolint:sqlclosecheck // The caller closes them.
 	}
 	defer l.use.stop()
-	return l.tx.Query(ctx, sql, args...)
+	return l.tx.Query(ctx, sql, args...) //nolint:sqlclosecheck // The caller closes them.
 }
 
 func (l *lentTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {

@@ -49,7 +49,7 @@ func (p *pgxTransport) begin(ctx context.Context, first query) (transaction[pgx.
 	// for. The store's own statements need no watch on ctx of their own.
 	t.unwatch = context.AfterFunc(ctx, t.sever)
 	if err := p.start(context.WithoutCancel(ctx), t, first); err != nil {
-		t.end()
+		t.end() //nolint:contextcheck // ctx may have ended, which is why it is cleaned up.
 		return nil, err
 	}
 	t.lent.tx, t.lent.use, t.use.conn = t.tx, &t.use, t.raw.PgConn()

@@ -15,6 +15,8 @@ SELECT topic, message_key FROM {schema}.dead_letter WHERE number = $1::bigint AN
 // takeLetterSQL removes a dead letter by the index dead_letter_pkey. It waits
 // for somebody else who is at it as long as $3 says, and puts lock_timeout back
 // with its last row (see claimOneSQL).
+//
+//nolint:dupword // SQL repeats itself.
 const takeLetterSQL = `
 WITH wait AS MATERIALIZED (
 	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $3::text, true)
