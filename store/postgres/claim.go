@@ -16,12 +16,11 @@ import (
 //
 // The claim waits for a lock at most as long as $5 says, and leaves lock_timeout
 // as it found it, however that was set: SET LOCAL … TO DEFAULT would undo a SET
-// made when the connection was opened. All of it is one statement because two
-// more cost as much time as they save here, and with database/sql a round trip
-// each. "claimed" runs whole before count has its result, and only then
-// set_config puts the value back. After an error the transaction is lost anyway.
-// Measured on PostgreSQL 15: some 50 µs of server CPU a message over a bare
-// INSERT, no more than what sending BEGIN along saves on both sides.
+// made when the connection was opened. It is one statement because database/sql
+// would pay a round trip for each more; pgx could pipeline two SET LOCALs, which
+// cost the server about as much. "claimed" runs whole before count has its
+// result, and only then set_config puts the value back. After an error the
+// transaction is lost anyway.
 const claimOneSQL = `
 WITH wait AS MATERIALIZED (
 	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $5::text, true)
