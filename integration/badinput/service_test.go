@@ -41,11 +41,16 @@ type service struct {
 	events []inbox.Event
 }
 
-// newService makes a migrated database and a topic with these configs ("name=value").
+// newService makes a migrated database and a topic of one partition with these configs ("name=value").
 func newService(t testing.TB, configs ...string) *service {
 	t.Helper()
+	return newPartitionedService(t, 1, configs...)
+}
+
+func newPartitionedService(t testing.TB, partitions int, configs ...string) *service {
+	t.Helper()
 	s := &service{t: t, broker: stack.Kafka(t).Addr}
-	s.topic = stack.Topic(t, s.broker, 1, configs...)
+	s.topic = stack.Topic(t, s.broker, partitions, configs...)
 	transport := &kafka.Transport{DialTimeout: 5 * time.Second}
 	t.Cleanup(transport.CloseIdleConnections)
 	s.client = &kafka.Client{Addr: kafka.TCP(s.broker), Timeout: patience, Transport: transport}
@@ -210,7 +215,7 @@ func (s *service) wantEffects(want map[string]int) {
 	}
 }
 
-// wantLetter checks that exactly the messages given were set aside, for one reason and with every byte.
+// wantLetters checks that exactly the messages given were set aside, for one reason and with every byte.
 func (s *service) wantLetters(reason inbox.Reason, want ...message) []inbox.DeadLetter {
 	s.t.Helper()
 	letters, err := s.inbox.DeadLetters(context.Background(), inbox.Filter{})

@@ -184,15 +184,30 @@ func (p *process) alive() bool {
 	}
 }
 
-// freeze stops the member for a time. The shell wakes it even if this process dies meanwhile, and then it ends by itself.
-func (p *process) freeze(d time.Duration) {
+// freeze stops the member until thaw is called. A shell wakes it even if this process dies meanwhile, and then it ends
+// by itself.
+func (p *process) freeze() (thaw func()) {
 	p.t.Helper()
-	seconds := strconv.FormatFloat(d.Seconds(), 'f', 3, 64)
-	shell := exec.Command("sh", "-c", `kill -STOP "$1" && sleep "$2"; kill -CONT "$1"`, "freeze", //nolint:noctx // bounded by its sleep
-		strconv.Itoa(p.cmd.Process.Pid), seconds)
-	if out, err := shell.CombinedOutput(); err != nil && p.alive() {
-		p.t.Errorf("freeze member %s: %v: %s", p.name, err, out)
+	shell := exec.Command("sh", "-c", `kill -STOP "$1" && echo frozen && read -r _; kill -CONT "$1"`, "freeze", //nolint:noctx // thaw ends it
+		strconv.Itoa(p.cmd.Process.Pid))
+	words, err := shell.StdinPipe()
+	if err != nil {
+		p.t.Fatal(err)
 	}
+	answer, err := shell.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := shell.Start(); err != nil {
+		p.t.Fatalf("freeze member %s: %v", p.name, err)
+	}
+	if line, err := bufio.NewReader(answer).ReadString('\n'); err != nil {
+		p.t.Errorf("freeze member %s: %q, %v", p.name, line, err)
+	}
+	return sync.OnceFunc(func() {
+		_ = words.Close()
+		_ = shell.Wait()
+	})
 }
 
 // tail keeps the end of a member's log, and whether the race detector spoke in it.
