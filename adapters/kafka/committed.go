@@ -14,8 +14,8 @@ const controlAbort = 0
 // that were aborted. A broker sends them all the same, together with a list of
 // the aborted transactions that overlap the fetch: producer and first offset.
 //
-// Walk the batches in offset order: batch for each one, and marker for those
-// that are control batches.
+// Walk the batches in offset order: batch for each one, and end for those that
+// hold an abort marker.
 type abortedTransactions struct {
 	waiting []fetch.ResponseTransaction // not reached yet, by first offset
 	open    map[int64]struct{}          // producers whose transaction here is aborted
@@ -32,17 +32,14 @@ func newAbortedTransactions(list []fetch.ResponseTransaction) *abortedTransactio
 	return a
 }
 
-// batch takes in the transactions that have begun by the batch, and reports
-// whether the producer's is an aborted one. It must be called for control
-// batches too: where a fetch starts between a transaction's last record and its
-// marker, the marker is the first to be seen of it, and a transaction that is
-// taken in only later would swallow the producer's next one, which may have
-// committed.
-//
-// The base offset stands for the last one, which kafka-go does not pass on: a
-// transaction never begins inside a batch, and compaction keeps base offsets.
-func (a *abortedTransactions) batch(base, producer int64) bool {
-	for len(a.waiting) > 0 && a.waiting[0].FirstOffset <= base {
+// batch takes in the transactions that have begun by the end of the batch, and
+// reports whether the producer's is an aborted one. It must be called for
+// control batches too: where a fetch starts between a transaction's last record
+// and its marker, the marker is the first to be seen of it, and a transaction
+// that is taken in only later would swallow the producer's next one, which may
+// have committed.
+func (a *abortedTransactions) batch(last, producer int64) bool {
+	for len(a.waiting) > 0 && a.waiting[0].FirstOffset <= last {
 		a.open[a.waiting[0].ProducerID] = struct{}{}
 		a.waiting = a.waiting[1:]
 	}
@@ -50,9 +47,5 @@ func (a *abortedTransactions) batch(base, producer int64) bool {
 	return aborted
 }
 
-// marker ends the producer's transaction.
-func (a *abortedTransactions) marker(producer int64, kind int16) {
-	if kind == controlAbort {
-		delete(a.open, producer)
-	}
-}
+// end ends the producer's aborted transaction.
+func (a *abortedTransactions) end(producer int64) { delete(a.open, producer) }

@@ -72,7 +72,7 @@ func (g *generation) newPartition(topic string, a kafka.PartitionAssignment, lim
 		mark: newWatermark(c.KeyParallelism),
 		fetcher: &fetcher{
 			transport: g.client.Transport, brokers: g.client.Addr, topic: topic, partition: a.ID,
-			isolation: c.Isolation, identity: c.Identity, maxWait: int32(c.FetchMaxWait.Milliseconds()),
+			isolation: c.Isolation, messages: newMessages(topic, a.ID, c.Identity), maxWait: c.FetchMaxWait,
 			limit: limit, ask: limit,
 		},
 	}

@@ -1,112 +1,120 @@
 package kafka
 
 import (
-	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/segmentio/kafka-go/protocol"
-
 	"github.com/onceward/onceward/inbox"
 )
 
-// producerBatch is the part of a fetch's records that came in one batch of its
-// producer.
-type producerBatch struct {
-	end   int // index behind its last record
-	bytes int // of keys and values
+// messages makes messages of one partition's records. Keys, payloads and header
+// values stay where they were received; what is made for every record comes
+// from arrays that many share.
+type messages struct {
+	topic    string
+	prefix   string // of positions: "topic/partition/"
+	identity inbox.Identity
+
+	// names are the header names seen: few and repeated.
+	names map[string]string
+
+	out       []inbox.Message
+	offsets   []int64
+	headers   []inbox.Header
+	positions strings.Builder
 }
 
-// messages turns records of one partition into messages and closes their keys
-// and values, which returns kafka-go's buffers. Everything of a batch is copied
-// into one array.
-func messages(topic string, partition int, records []protocol.Record, batches []producerBatch, identity inbox.Identity) ([]inbox.Message, error) {
-	if len(records) == 0 {
+const (
+	// maxNames bounds the header names that are remembered.
+	maxNames = 256
+	// maxRoom bounds what is allocated on the word of a batch's header.
+	maxRoom = 1 << 17
+)
+
+func newMessages(topic string, partition int, identity inbox.Identity) *messages {
+	return &messages{
+		topic: topic, prefix: topic + "/" + strconv.Itoa(partition) + "/",
+		identity: identity, names: make(map[string]string),
+	}
+}
+
+// begin makes room for n messages, of which last has the highest offset.
+func (m *messages) begin(n int, last int64) {
+	var digits [20]byte
+	n = min(n, maxRoom)
+	m.out = make([]inbox.Message, 0, n)
+	m.offsets = make([]int64, 0, n)
+	m.headers = nil
+	m.positions = strings.Builder{}
+	m.positions.Grow(n * (len(m.prefix) + len(strconv.AppendInt(digits[:0], last, 10))))
+}
+
+// add makes a message of a record.
+func (m *messages) add(r record) error {
+	headers, err := m.readHeaders(r)
+	if err != nil {
+		return err
+	}
+	m.out = append(m.out, inbox.Message{
+		Source: m.topic, Topic: m.topic, Key: r.key, Payload: r.value, Headers: headers,
+		Time: recordTime(r.time), Position: m.position(r.offset),
+	})
+	m.offsets = append(m.offsets, r.offset)
+	m.identity.Resolve(&m.out[len(m.out)-1], "")
+	return nil
+}
+
+func (m *messages) count() int { return len(m.out) }
+
+// cut forgets all messages but the first n.
+func (m *messages) cut(n int) { m.out, m.offsets = m.out[:n], m.offsets[:n] }
+
+// end returns the messages and forgets them.
+func (m *messages) end() ([]inbox.Message, []int64) {
+	out, offsets := m.out, m.offsets
+	m.out, m.offsets, m.headers = nil, nil, nil
+	return out, offsets
+}
+
+func (m *messages) readHeaders(r record) ([]inbox.Header, error) {
+	if r.headers == 0 {
 		return nil, nil
 	}
-	headers := 0
-	for i := range records {
-		headers += len(records[i].Headers)
+	if cap(m.headers)-len(m.headers) < r.headers {
+		m.headers = make([]inbox.Header, 0, max(r.headers*min(cap(m.out)-len(m.out), 1000), r.headers))
 	}
-	var (
-		out       = make([]inbox.Message, len(records))
-		allHeader = make([]inbox.Header, 0, headers)
-		prefix    = topic + "/" + strconv.Itoa(partition) + "/"
-		positions strings.Builder
-		digits    [20]byte
-		start     int
-	)
-	positions.Grow(len(records) * (len(prefix) + len(strconv.FormatInt(records[len(records)-1].Offset, 10))))
-
-	for _, batch := range batches {
-		buffer := make([]byte, batch.bytes)
-		for i := start; i < batch.end; i++ {
-			record, m := &records[i], &out[i]
-			m.Topic, m.Source = topic, topic
-
-			var err error
-			if m.Key, buffer, err = take(record.Key, buffer); err == nil {
-				m.Payload, buffer, err = take(record.Value, buffer)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("copying the record at offset %d: %w", record.Offset, err)
-			}
-			if len(record.Headers) > 0 {
-				first := len(allHeader)
-				for _, h := range record.Headers {
-					allHeader = append(allHeader, inbox.Header{Name: h.Key, Value: h.Value})
-				}
-				m.Headers = allHeader[first:len(allHeader):len(allHeader)]
-			}
-			m.Time = recordTime(record.Time)
-
-			at := positions.Len()
-			positions.WriteString(prefix)
-			positions.Write(strconv.AppendInt(digits[:0], record.Offset, 10))
-			m.Position = positions.String()[at:]
-
-			identity.Resolve(m, "")
-		}
-		start = batch.end
+	first := len(m.headers)
+	for range r.headers {
+		name := r.more.nullable()
+		m.headers = append(m.headers, inbox.Header{Name: m.name(name), Value: r.more.nullable()})
 	}
-	return out, nil
+	return m.headers[first:len(m.headers):len(m.headers)], r.more.err
 }
 
-// take moves what b holds to the front of buffer and returns it and the rest.
-// Null stays nil, and empty stays empty.
-func take(b protocol.Bytes, buffer []byte) (taken, rest []byte, err error) {
-	if b == nil {
-		return nil, buffer, nil
+func (m *messages) name(b []byte) string {
+	if name, ok := m.names[string(b)]; ok {
+		return name
 	}
-	n := b.Len()
-	taken, rest = buffer[:n:n], buffer[n:]
-	_, err = io.ReadFull(b, taken)
-	_ = b.Close()
-	return taken, rest, err
+	name := string(b)
+	if len(m.names) < maxNames {
+		m.names[name] = name
+	}
+	return name
+}
+
+func (m *messages) position(offset int64) string {
+	var digits [20]byte
+	at := m.positions.Len()
+	m.positions.WriteString(m.prefix)
+	m.positions.Write(strconv.AppendInt(digits[:0], offset, 10))
+	return m.positions.String()[at:]
 }
 
 // recordTime is zero for a record without a timestamp, which Kafka writes as -1.
-func recordTime(t time.Time) time.Time {
-	if t.UnixMilli() <= 0 {
+func recordTime(ms int64) time.Time {
+	if ms <= 0 {
 		return time.Time{}
 	}
-	return t
-}
-
-func size(b protocol.Bytes) int {
-	if b == nil {
-		return 0
-	}
-	return b.Len()
-}
-
-func discard(record *protocol.Record) {
-	if record.Key != nil {
-		_ = record.Key.Close()
-	}
-	if record.Value != nil {
-		_ = record.Value.Close()
-	}
+	return time.UnixMilli(ms)
 }
