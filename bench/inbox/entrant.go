@@ -16,6 +16,7 @@ import (
 // entrant is a side in one contest.
 type entrant struct {
 	side
+
 	work        worker
 	connections int
 	deliveries  stream

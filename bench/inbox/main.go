@@ -126,6 +126,7 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 // bout is one contest on fresh tables.
 type bout struct {
 	settings
+
 	url         string
 	connections int
 	sides       []side

@@ -86,7 +86,7 @@ func (s stream) id(n int, rng *rand.Rand) string {
 	if s.ids == timeOrdered {
 		version = 0x70
 		millis := s.start.Add(time.Duration(s.round) * time.Hour).UnixMilli()
-		binary.BigEndian.PutUint64(u[:8], uint64(millis+int64(n/16))<<16|uint64(n%16)<<8)
+		binary.BigEndian.PutUint64(u[:8], uint64(millis+int64(n/16))<<16|uint64(n%16)<<8) //nolint:gosec // times after 1970 and counts are not negative
 	} else {
 		binary.BigEndian.PutUint64(u[:8], rng.Uint64())
 	}

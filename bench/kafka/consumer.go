@@ -15,7 +15,7 @@ import (
 func consume(ctx context.Context, addr, topic, group string, p inbox.Processor, l *lap) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(l.ended, stop)()
+	defer context.AfterFunc(l.ended, stop)() //nolint:contextcheck // the lap ends by itself
 	err := kafka.Consume(ctx, kafka.ConsumerConfig{
 		Brokers: []string{addr},
 		Group:   group,
@@ -31,6 +31,7 @@ func consume(ctx context.Context, addr, topic, group string, p inbox.Processor, 
 // timed counts what a processor has settled.
 type timed struct {
 	inbox.Processor
+
 	lap *lap
 }
 

@@ -51,7 +51,7 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 	if err != nil {
 		return err
 	}
-	addr, err := p.Kafka()
+	addr, err := p.Kafka() //nolint:contextcheck // the stack's servers outlive any context
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,9 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 		return err
 	}
 	client := &kafka.Client{Addr: kafka.TCP(addr), Timeout: 10 * time.Second}
-	b := &bench{addr: addr, topic: stack.Topic(p, addr, partitions), client: client, database: database, pool: pool, messages: messages}
-	if err := fill(ctx, client, b.topic, messages); err != nil {
+	topic := stack.Topic(p, addr, partitions) //nolint:contextcheck // the stack's servers outlive any context
+	b := &bench{addr: addr, topic: topic, client: client, database: database, pool: pool, messages: messages}
+	if err := fill(ctx, client, topic, messages); err != nil {
 		return err
 	}
 

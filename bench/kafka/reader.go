@@ -102,7 +102,7 @@ func handleWithReader(ctx context.Context, addr, topic, group string, commitInte
 	workers.Go(func() error {
 		fetching, stop := context.WithCancel(ctx)
 		defer stop()
-		defer context.AfterFunc(l.ended, stop)()
+		defer context.AfterFunc(l.ended, stop)() //nolint:contextcheck // the lap ends by itself
 		defer func() {
 			for _, queue := range queues {
 				close(queue)

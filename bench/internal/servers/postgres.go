@@ -15,15 +15,15 @@ import (
 // own, or the one ONCEWARD_TEST_POSTGRES names.
 func (p *Program) Postgres(ctx context.Context) (url string, err error) {
 	if os.Getenv("ONCEWARD_TEST_POSTGRES") != "" {
-		url = stack.Postgres(p)
+		url = stack.Postgres(p) //nolint:contextcheck // the stack's servers outlive any context
 	} else {
-		url = stack.NewPostgres(p, "fsync=on").Database()
+		url = stack.NewPostgres(p, "fsync=on").Database() //nolint:contextcheck // the stack's servers outlive any context
 	}
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return "", fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing was written
+	defer conn.Close(ctx)
 	for _, setting := range []string{"fsync", "synchronous_commit"} {
 		var value string
 		if err := conn.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {

@@ -45,16 +45,22 @@ func Run(name string, main func(ctx context.Context, p *Program) error) int {
 // the stack uses no other methods of testing.TB than these.
 type Program struct {
 	testing.TB // nil: holds the interface's unexported method
-	name       string
-	ctx        context.Context //nolint:containedctx // Context() is part of testing.TB
+
+	name string
+	ctx  context.Context //nolint:containedctx // Context() is part of testing.TB
 
 	mu       sync.Mutex
 	failed   bool
 	cleanups []func()
 }
 
-func (p *Program) Helper()                  {}
-func (p *Program) Name() string             { return p.name }
+// Helper is of no use here.
+func (p *Program) Helper() {}
+
+// Name is part of the names of databases and topics.
+func (p *Program) Name() string { return p.name }
+
+// Context ends when the program is interrupted.
 func (p *Program) Context() context.Context { return p.ctx }
 
 // Cleanup registers the end of a server. Last registered, first called.
@@ -78,29 +84,35 @@ func (p *Program) Logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, p.name+": "+format+"\n", args...)
 }
 
+// Errorf writes a line and makes the program fail in the end.
 func (p *Program) Errorf(format string, args ...any) {
 	p.Logf(format, args...)
 	p.Fail()
 }
 
+// Fatalf writes a line and makes the program fail now.
 func (p *Program) Fatalf(format string, args ...any) {
 	p.Errorf(format, args...)
 	runtime.Goexit()
 }
 
+// Fatal is Fatalf without a format.
 func (p *Program) Fatal(args ...any) { p.Fatalf("%s", fmt.Sprint(args...)) }
 
+// Fail makes the program fail in the end.
 func (p *Program) Fail() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.failed = true
 }
 
+// FailNow makes the program fail now.
 func (p *Program) FailNow() {
 	p.Fail()
 	runtime.Goexit()
 }
 
+// Failed reports whether the program is to fail.
 func (p *Program) Failed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

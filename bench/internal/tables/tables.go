@@ -45,7 +45,7 @@ func EffectsOf(side string) Effects {
 	return Effects{
 		table:     table,
 		Insert:    `INSERT INTO ` + table + ` (order_id, amount) VALUES ($1, $2)`,
-		InsertAll: `INSERT INTO ` + table + ` (order_id, amount) SELECT * FROM unnest($1::text[], $2::bigint[])`,
+		InsertAll: `INSERT INTO ` + table + ` (order_id, amount) SELECT o.id, o.amount FROM unnest($1::text[], $2::bigint[]) AS o (id, amount)`,
 	}
 }
 

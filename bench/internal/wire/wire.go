@@ -57,6 +57,7 @@ func (m *Meter) Dial(next pgconn.DialFunc) pgconn.DialFunc {
 // countedConn has one reader and one writer at a time, as pgconn uses it.
 type countedConn struct {
 	net.Conn
+
 	meter *Meter
 
 	// waiting: something was written and not yet answered.
