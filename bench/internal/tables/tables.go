@@ -18,7 +18,7 @@ const (
 )
 
 // Claim is the hand-written claim, on a table like the library's. Unlike the
-// library's it does not bound its wait for a lock: one statement less to plan.
+// library's it does not bound its wait for a lock, which makes it cheaper.
 // Parameters: scope, key, retention.
 const Claim = `INSERT INTO ` + handwrittenRecords + ` (scope, key, expires_at)
 	VALUES ($1, $2, clock_timestamp() + $3::interval)
