@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -23,10 +24,14 @@ type Claim struct {
 	Fingerprint []byte
 
 	// Retention is how long the record lives at least, counted on the store's
-	// clock from the claim. It must be positive and outlive the longest time
-	// in which a duplicate can still arrive.
+	// clock from the claim. It must be positive, at most MaxRetention, and
+	// outlive the longest time in which a duplicate can still arrive.
 	Retention time.Duration
 }
+
+// MaxRetention is the longest Retention of a Claim: 100 years. No sum of a time
+// and a retention leaves what a store's timestamps hold.
+const MaxRetention = 100 * 365 * 24 * time.Hour
 
 // Validate reports the first field that no store can work with.
 func (c Claim) Validate() error {
@@ -37,6 +42,8 @@ func (c Claim) Validate() error {
 		return errors.New("idempotency: Claim.Key is empty: an empty key would make unrelated intents duplicates of each other")
 	case c.Retention <= 0:
 		return errors.New("idempotency: Claim.Retention is not positive: say how long duplicates can still arrive")
+	case c.Retention > MaxRetention:
+		return fmt.Errorf("idempotency: Claim.Retention is %v: at most %v, 100 years", c.Retention, MaxRetention)
 	}
 	return nil
 }

@@ -58,4 +58,7 @@ type Filter struct {
 	// Limit bounds how many are selected, oldest first. Zero: 1,000 in a
 	// list; Redrive and Discard of an Inbox then go on until none is left.
 	Limit int
+	// Brief leaves out what a list has no use for and can be large: Payload
+	// and Headers of the messages are nil then.
+	Brief bool
 }
