@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,8 +55,7 @@ func TestStrangeIDsAreSetAsideByteForByte(t *testing.T) {
 	for _, strange := range strangeIDs() {
 		sent = append(sent, message{id: id(strange), payload: []byte("{}")})
 	}
-	twice := append(sent[:len(sent):len(sent)], sent...)
-	s.run(unlessNext(refuse), twice)
+	s.run(unlessNext(refuse), slices.Concat(sent, sent)) // each once more, behind all the others
 	s.wantLetters(inbox.ReasonPermanent, sent...)
 }
 

@@ -229,7 +229,7 @@ func (s *service) wantLetters(reason inbox.Reason, want ...message) []inbox.Dead
 		if l.Reason != reason {
 			s.t.Errorf("letter %d: reason %q, want %q (%s)", i, l.Reason, reason, l.Error)
 		}
-		s.wantBytes(l.Message, want[i])
+		s.wantBytes(l.Message, want[i]) //nolint:gosec // as many as letters
 	}
 	return letters
 }

@@ -44,7 +44,7 @@ func TestUnknownTopicIsNamed(t *testing.T) {
 func TestBrokerThatRefuses(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestBrokerThatRefuses(t *testing.T) {
 func TestBrokerThatNeverAnswers(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestBrokerThatNeverAnswers(t *testing.T) {
 func TestOneDeadBrokerAmongOthersIsNoHindrance(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +135,13 @@ func TestSchemaThatVanishes(t *testing.T) {
 func TestDatabaseThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused := listener.Addr().String()
 	_ = listener.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/integration/stack"
 )
 
@@ -22,19 +21,19 @@ func TestBrokerRestarts(t *testing.T) {
 		kind string
 		end  func()
 	}{{"kill", broker.Kill}, {"stop", broker.Stop}, {"kill", broker.Kill}} {
-		if !awaitAny(t, members, inbox.EventProcessed, 100) {
+		if !awaitEffects(t, members, 100) {
 			t.Fatalf("nothing is handled before the broker's end by %s", restart.kind)
 		}
 		restart.end()
 		broker.Start()
 		tr.fault(restart.kind)
 		back := time.Now()
-		if !awaitAny(t, members, inbox.EventProcessed, 1) {
+		if !awaitEffects(t, members, 1) {
 			t.Fatalf("nothing is handled after the broker's end by %s", restart.kind)
 		}
 		t.Logf("the first effect came %v after the broker was back", time.Since(back).Round(time.Millisecond))
 	}
-	if !awaitAny(t, members, inbox.EventProcessed, 100) {
+	if !awaitEffects(t, members, 100) {
 		t.Error("nothing is handled after the last restart")
 	}
 	for _, p := range members {

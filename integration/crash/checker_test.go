@@ -195,9 +195,13 @@ func TestCheckerSeesEveryKindOfWrong(t *testing.T) {
 	}{
 		{"lost", `DELETE FROM effect WHERE number = 5`, func(v verdict) []string { return v.lost }, []string{"k-000005"}},
 		{"doubled", `INSERT INTO effect SELECT * FROM effect WHERE number = 2`, func(v verdict) []string { return v.doubled }, []string{"k-000002"}},
-		{"disordered", `UPDATE effect SET taken = 7 - taken WHERE number IN (3, 4)`, func(v verdict) []string { return v.disordered }, []string{"k-000004", "k-000003"}},
+		{
+			"disordered", `UPDATE effect SET taken = 7 - taken WHERE number IN (3, 4)`,
+			func(v verdict) []string { return v.disordered },
+			[]string{"k-000004", "k-000003"},
+		},
 		{"foreign", `INSERT INTO effect VALUES ('billing', 'k', 'k-000006', 6, 6)`, func(v verdict) []string { return v.foreign }, []string{"k-000006"}},
-		{"nothing", `INSERT INTO effect VALUES ('shipping', 'k', 'k-000001', 1, 1)`, func(v verdict) []string { return nil }, nil},
+		{"nothing", `INSERT INTO effect VALUES ('shipping', 'k', 'k-000001', 1, 1)`, func(verdict) []string { return nil }, nil},
 	} {
 		for _, sql := range []string{`DROP TABLE IF EXISTS tally, effect`, effectTables, right, c.wrong} {
 			if _, err := pool.Exec(t.Context(), sql); err != nil {

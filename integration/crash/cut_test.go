@@ -24,7 +24,7 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 	}
 	const rounds = 20
 	for round := range rounds {
-		if !awaitAny(t, members, inbox.EventProcessed, 1+tr.random.IntN(50)) {
+		if !awaitEffects(t, members, 1+tr.random.IntN(50)) {
 			t.Fatalf("nothing is handled before cut %d", round+1)
 		}
 		switch round % 5 {
@@ -38,7 +38,7 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 			between.lie(fallSilent)
 			tr.fault("silent after a commit")
 		case 3:
-			time.Sleep(time.Duration(tr.random.Int64N(int64(20 * time.Millisecond)))) // the fault's moment
+			tr.pause(20 * time.Millisecond)
 			between.cut()
 			tr.fault("all")
 		case 4:
@@ -50,7 +50,7 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 			tr.fault("terminated by the server")
 		}
 	}
-	if !awaitAny(t, members, inbox.EventProcessed, 50) {
+	if !awaitEffects(t, members, 50) {
 		t.Error("nothing is handled after the last cut")
 	}
 	if between.strikes() < 3 {
@@ -70,14 +70,14 @@ func TestBrokerConnectionsCut(t *testing.T) {
 	}
 	const rounds = 12
 	for round := range rounds {
-		if !awaitAny(t, members, inbox.EventProcessed, 1+tr.random.IntN(100)) {
+		if !awaitEffects(t, members, 1+tr.random.IntN(100)) {
 			t.Fatalf("nothing is handled before cut %d", round+1)
 		}
-		time.Sleep(time.Duration(tr.random.Int64N(int64(200 * time.Millisecond)))) // the fault's moment
+		tr.pause(200 * time.Millisecond)
 		members[tr.random.IntN(len(members))].say(wordCut)
 		tr.fault("cut")
 	}
-	if !awaitAny(t, members, inbox.EventProcessed, 100) {
+	if !awaitEffects(t, members, 100) {
 		t.Error("nothing is handled after the last cut")
 	}
 	noticed := 0

@@ -30,15 +30,15 @@ func TestDatabaseRestarts(t *testing.T) {
 		{"stop", server.Stop, 500 * time.Millisecond},
 	} {
 		// The group may give everything to some of them; all are watched together.
-		if !awaitAny(t, members, inbox.EventProcessed, 200) {
+		if !awaitEffects(t, members, 200) {
 			t.Fatalf("nothing is handled before outage %d", i+1)
 		}
 		outage.end()
-		time.Sleep(outage.away) // the length of the outage is the fault
+		pause(t.Context(), outage.away) // the length of the outage is the fault
 		server.Start()
 		tr.fault(outage.kind)
 	}
-	if !awaitAny(t, members, inbox.EventProcessed, 200) {
+	if !awaitEffects(t, members, 200) {
 		t.Error("nothing is handled after the last outage")
 	}
 	for _, p := range members {
@@ -89,7 +89,7 @@ func TestTableLockedBySomebodyElse(t *testing.T) {
 		members = append(members, tr.member(func(o *orders) { o.Handling = h }))
 	}
 	for _, table := range []string{"onceward.record", "effect"} {
-		if !awaitAny(t, members, inbox.EventProcessed, 100) {
+		if !awaitEffects(t, members, 100) {
 			t.Fatalf("nothing is handled before %s is locked", table)
 		}
 		tx, err := tr.pool.Begin(t.Context())
@@ -101,7 +101,7 @@ func TestTableLockedBySomebodyElse(t *testing.T) {
 		}
 		pause(t.Context(), time.Second) // for what was committed before to be reported
 		before := total(members, inbox.EventProcessed)
-		time.Sleep(claimWait) // the length of the lock is the fault
+		pause(t.Context(), claimWait) // the length of the lock is the fault
 		if n := total(members, inbox.EventProcessed) - before; n != 0 {
 			t.Errorf("%d messages were handled while %s was locked, so nothing was proved", n, table)
 		}
@@ -110,18 +110,18 @@ func TestTableLockedBySomebodyElse(t *testing.T) {
 		}
 		tr.fault("lock of " + table)
 	}
-	if !awaitAny(t, members, inbox.EventProcessed, 100) {
+	if !awaitEffects(t, members, 100) {
 		t.Error("nothing is handled after the last lock")
 	}
 	tr.finish()
 }
 
-// awaitAny waits until the members together have reported n more of a kind.
-func awaitAny(t testing.TB, members []*process, kind inbox.EventKind, n int) bool {
+// awaitEffects waits until the members together have reported n more effects.
+func awaitEffects(t testing.TB, members []*process, n int) bool {
 	t.Helper()
-	goal := total(members, kind) + n
+	goal := total(members, inbox.EventProcessed) + n
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if total(members, kind) >= goal {
+		if total(members, inbox.EventProcessed) >= goal {
 			return true
 		}
 		pause(t.Context(), 10*time.Millisecond)

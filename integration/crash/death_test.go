@@ -37,12 +37,13 @@ func (m *member) dialer() pgconn.DialFunc {
 		if err != nil {
 			return nil, err
 		}
-		return &mortalConn{conn, m}, nil
+		return &mortalConn{Conn: conn, member: m}, nil
 	}
 }
 
 type mortalConn struct {
 	net.Conn
+
 	member *member
 }
 

@@ -115,7 +115,7 @@ func (m *member) dawdle(id string, number int) {
 	if _, again := m.slept.LoadOrStore(id, true); again {
 		return
 	}
-	time.Sleep(m.Slow)
+	<-time.After(m.Slow)
 	m.print(lineSlept, id)
 }
 

@@ -30,7 +30,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			tr.killer(tr.random, killsPerHandling/3)
 			var killers sync.WaitGroup
 			for range 2 {
-				random := rand.New(rand.NewPCG(tr.random.Uint64(), 1))
+				random := newRandom(tr.random.Uint64())
 				killers.Go(func() { tr.killer(random, killsPerHandling/6) })
 			}
 			killers.Wait()
@@ -86,7 +86,7 @@ func (tr *trial) killer(random *rand.Rand, kills int) {
 		if moment == byWatch {
 			// The delay is the fault: a moment anywhere in the flow, counted from a settled message.
 			p.await(inbox.EventProcessed, 1+random.IntN(20))
-			time.Sleep(time.Duration(random.Int64N(int64(300 * time.Millisecond))))
+			pause(tr.t.Context(), time.Duration(random.Int64N(int64(300*time.Millisecond))))
 			p.kill()
 		} else if !p.awaitEnd(10 * time.Second) {
 			moment = byWatch // it never came so far, alone or with a rebalance in between

@@ -79,7 +79,7 @@ const (
 // beMember is the whole life of a member and returns its exit status: 0 after a clean drain.
 func beMember(text string) int {
 	var o orders
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
+	if err := json.Unmarshal([]byte(text), &o); err != nil { //nolint:musttag // both ends are this program
 		fmt.Fprintln(os.Stderr, "orders:", err)
 		return 2
 	}
@@ -158,14 +158,11 @@ func (m *member) inbox(pool *pgxpool.Pool) inbox.Processor {
 // report is the hook of the inbox and of the adapter.
 func (m *member) report(_ context.Context, event inbox.Event) {
 	m.print(event.Kind, event.Message.ID)
-	switch event.Kind {
-	case kafka.EventJoined:
+	if event.Kind == kafka.EventJoined {
 		m.joined.Store(true)
-	case inbox.EventProcessed:
-		// Committed, and the adapter doesn't know yet.
-		if n := m.processed.Add(1); n == int64(m.Death.Processed) {
-			die()
-		}
+	}
+	if event.Kind == inbox.EventProcessed && m.processed.Add(1) == int64(m.Death.Processed) {
+		die() // committed, and the adapter doesn't know yet
 	}
 }
 

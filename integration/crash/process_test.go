@@ -42,7 +42,7 @@ type process struct {
 // start runs this test binary as a member. It is killed when the test ends.
 func start(t testing.TB, name string, o orders) *process {
 	t.Helper()
-	text, err := json.Marshal(o)
+	text, err := json.Marshal(o) //nolint:musttag // both ends are this program
 	if err != nil {
 		t.Fatal(err)
 	}

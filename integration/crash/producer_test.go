@@ -2,7 +2,6 @@ package crash
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -41,7 +40,7 @@ func newProducer(t testing.TB, broker, topic string, seed uint64) *producer {
 	transport := &kafka.Transport{DialTimeout: 2 * time.Second, MetadataTTL: time.Second}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &producer{
-		t: t, topic: topic, sent: map[string]int{}, random: rand.New(rand.NewPCG(seed, 1)),
+		t: t, topic: topic, sent: map[string]int{}, random: newRandom(seed),
 		client: &kafka.Client{Addr: kafka.TCP(broker), Timeout: 5 * time.Second, Transport: transport},
 	}
 }
@@ -83,8 +82,7 @@ func (p *producer) next(partition int) []record {
 type record struct{ id, key, payload string }
 
 func newRecord(key string, number int) record {
-	payload, _ := json.Marshal(order{key, number}) // of a string and a number
-	return record{messageID(key, number), key, string(payload)}
+	return record{messageID(key, number), key, fmt.Sprintf(`{"key": %q, "number": %d}`, key, number)}
 }
 
 func messageID(key string, number int) string { return fmt.Sprintf("%s-%06d", key, number) }

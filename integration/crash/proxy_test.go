@@ -41,7 +41,7 @@ func newProxy(t testing.TB, database string) (*proxy, string) {
 	if err != nil {
 		t.Fatal("the database's URL is not a URL")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func (p *proxy) serve() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", p.server)
+		server, err := net.Dial("tcp", p.server) //nolint:noctx // on the loopback interface, it answers or refuses
 		if err != nil {
 			_ = client.Close()
 			continue
@@ -151,10 +151,10 @@ func (r *route) forth() {
 		if isCommit(b[:n]) {
 			struck = r.proxy.spring()
 		}
-		switch struck {
-		case cutBefore:
+		if struck == cutBefore {
 			return
-		case fallSilent:
+		}
+		if struck == fallSilent {
 			r.silent.Store(true)
 		}
 		if _, err := r.server.Write(b[:n]); err != nil {

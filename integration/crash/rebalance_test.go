@@ -41,7 +41,8 @@ func TestRebalanceStorm(t *testing.T) {
 			victim.kill()
 		case "freeze":
 			thaw := victim.freeze()
-			time.Sleep(sessionTimeout + time.Duration(tr.random.Int64N(int64(2*time.Second)))) // the fault's length
+			pause(t.Context(), sessionTimeout)
+			tr.pause(2 * time.Second)
 			thaw()
 		}
 	}

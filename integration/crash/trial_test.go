@@ -43,7 +43,7 @@ func newTrial(t testing.TB, database, broker string, backlog int) *trial {
 	t.Helper()
 	seed := seed(t)
 	tr := &trial{
-		t: t, random: rand.New(rand.NewPCG(seed, 0)), backlog: backlog, faults: map[string]int{},
+		t: t, random: newRandom(seed), backlog: backlog, faults: map[string]int{},
 		orders: orders{
 			Database: database, Broker: broker,
 			Topic: stack.Topic(t, broker, partitions), Consumer: "billing",
@@ -66,14 +66,14 @@ func newTrial(t testing.TB, database, broker string, backlog int) *trial {
 	if _, err := tr.pool.Exec(t.Context(), effectTables); err != nil {
 		t.Fatalf("make the tables of effects: %v", err)
 	}
-	tr.producer = newProducer(t, broker, tr.orders.Topic, seed)
+	tr.producer = newProducer(t, broker, tr.orders.Topic, seed+1)
 	return tr
 }
 
 // seed is ONCEWARD_CRASH_SEED, or a new one, mixed with the test's name.
 func seed(t testing.TB) uint64 {
 	t.Helper()
-	base := rand.Uint64() >> 1
+	base := rand.Uint64() >> 1 //nolint:gosec // see newRandom
 	if text := os.Getenv("ONCEWARD_CRASH_SEED"); text != "" {
 		given, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -85,6 +85,15 @@ func seed(t testing.TB) uint64 {
 	name := fnv.New64a()
 	_, _ = name.Write([]byte(t.Name()))
 	return base ^ name.Sum64()
+}
+
+func newRandom(seed uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // faults are to be repeated, not to be secret
+}
+
+// pause draws the moment of a fault, or its length.
+func (tr *trial) pause(most time.Duration) {
+	pause(tr.t.Context(), time.Duration(tr.random.Int64N(int64(most))))
 }
 
 // begin starts the producer, which goes on until finish.
