@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +54,11 @@ func (a *assignor) AssignGroups(members []kafka.GroupMember, partitions []kafka.
 	a.mu.Lock()
 	a.assigned = known
 	a.mu.Unlock()
+	// kafka-go deals them out as they come; sorted, the same members get the
+	// same partitions in every generation.
+	slices.SortFunc(partitions, func(x, y kafka.Partition) int {
+		return cmp.Or(cmp.Compare(x.Topic, y.Topic), cmp.Compare(x.ID, y.ID))
+	})
 	return a.RangeGroupBalancer.AssignGroups(members, partitions)
 }
 

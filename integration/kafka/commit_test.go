@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func watchCommits(cluster *kfake.Cluster) *commitLog {
 			for _, p := range topic.Partitions {
 				at := place(topic.Topic, p.Partition)
 				if !mine[at] {
-					l.broken = append(l.broken, at+" was committed by a member that did not have it")
+					l.broken = append(l.broken, fmt.Sprintf("%s was committed by %s of generation %d, which has %v of %v", at, commit.MemberID, commit.Generation, mine, l.assigned))
 				}
 				if p.Offset < l.last[at] {
 					l.broken = append(l.broken, at+" went back")
