@@ -143,5 +143,8 @@ func (b *batch) next(log *cursor) (record, error) {
 		c.err = errShort
 	}
 	r.more = c
-	return r, errors.Join(log.err, c.err)
+	if log.err != nil {
+		return r, log.err
+	}
+	return r, c.err
 }

@@ -13,7 +13,8 @@
 // It stands on segmentio/kafka-go: its ConsumerGroup for membership, its
 // Transport and the protocol's own fetch for reading. kafka-go's Reader is not
 // used, because it hands out queued messages after its generation has ended,
-// can't tell null from empty, and delivers aborted transactions.
+// can't tell null from empty, and delivers aborted transactions; nor is its
+// decoder of records, for the reasons given at the type exchange.
 //
 // # A generation
 //
@@ -49,7 +50,9 @@
 //	                                fetch ahead; tried again with backoff; no
 //	                                attempts are spent
 //	a broker dies, a leader moves   retried with backoff, EventRetry
-//	the coordinator is lost         the generation ends; drained; joins again
+//	the coordinator is lost         the generation ends; drained; joins again as
+//	                                a new member, and the old one is sent away,
+//	                                or the group would wait for its session
 //	a rebalance                     drained, committed, joined again
 //	evicted (too slow, frozen)      handlers cancelled, EventHandlersCancelled;
 //	                                if one commits all the same, the record
@@ -63,8 +66,9 @@
 //	                                topic made again; reads on at its end, after a
 //	                                second look. Records written to a new topic
 //	                                before that are not read
-//	a batch that can't be decoded   EventCorrupt; nothing behind it in the partition
-//	                                is delivered until a person acts
+//	a batch that can't be decoded   what stands before it is delivered; EventCorrupt;
+//	                                then nothing of the partition until a person
+//	                                acts (kafka-delete-records.sh passes over it)
 //	an open transaction             waits for its end; EventStalled
 //	partitions added                the group's leader sees it within seconds and
 //	                                starts a rebalance
@@ -83,8 +87,9 @@
 //
 // BufferBytes bounds what is fetched and not handled. A record larger than
 // that still comes through, alone. Keys, payloads and header values are never
-// reused; those of one producer batch share an array, so a handler that keeps
-// a payload keeps its whole batch (usually 16 KiB to 1 MiB): copy what is kept.
+// reused, and not copied either: they lie in the array that the fetch was
+// received in, or that their batch was decompressed into. A handler that keeps
+// a payload keeps that array, usually up to FetchMaxBytes: copy what is kept.
 //
 // # Limits
 //

@@ -162,8 +162,18 @@ func (c *cursor) int64() int64 {
 	return 0
 }
 
-// varint reads a zigzag-encoded number.
+// varint reads a zigzag-encoded number. Most are one byte: lengths and deltas of
+// small records.
 func (c *cursor) varint() int64 {
+	if len(c.rest) > 0 && c.rest[0] < 0x80 {
+		b := c.rest[0]
+		c.rest = c.rest[1:]
+		return int64(b>>1) ^ -int64(b&1)
+	}
+	return c.longVarint()
+}
+
+func (c *cursor) longVarint() int64 {
 	v, n := binary.Varint(c.rest)
 	if n <= 0 {
 		c.err, c.rest = errShort, nil
