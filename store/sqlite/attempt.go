@@ -8,12 +8,13 @@ import (
 	"github.com/onceward/onceward/idempotency"
 )
 
-// countAttempt adds one to a count or begins it. Conflicts are found in the primary key.
+// countAttempt adds one to a count or begins it, anew if it has expired and was
+// not pruned yet. Conflicts are found in the primary key.
 const countAttempt = `
 INSERT INTO onceward_attempt (scope, key, attempts, cause, counted_at, expires_at)
 VALUES (?1, ?2, 1, ?3, ` + now + `, ` + now + ` + ?4)
 ON CONFLICT (scope, key) DO UPDATE
-SET attempts = attempts + 1, cause = excluded.cause, counted_at = excluded.counted_at, expires_at = excluded.expires_at
+SET attempts = CASE WHEN expires_at <= ` + now + ` THEN 1 ELSE attempts + 1 END, cause = excluded.cause, counted_at = excluded.counted_at, expires_at = excluded.expires_at
 RETURNING attempts`
 
 // CountAttempt implements inbox.Store. The retention counts from the latest attempt.

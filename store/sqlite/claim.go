@@ -184,6 +184,10 @@ func fingerprints(ctx context.Context, tx *sql.Tx, claims []idempotency.Claim, i
 }
 
 // microseconds rounds up, so that no retention becomes zero.
-func microseconds(d time.Duration) int64 {
-	return int64((d + time.Microsecond - 1) / time.Microsecond)
+func microseconds(retention time.Duration) int64 {
+	whole := retention.Microseconds()
+	if retention%time.Microsecond > 0 {
+		whole++
+	}
+	return whole
 }

@@ -77,17 +77,19 @@ func (s *Store) ParkedKeys(ctx context.Context, tx *sql.Tx, consumer, topic stri
 	return parked, nil
 }
 
-const letterColumns = `number, consumer, reason, error, attempts, message_id, source, topic, key, payload, headers, time, position, parks_key, created_at`
+const briefColumns = `number, consumer, reason, error, attempts, message_id, source, topic, key, time, position, parks_key, created_at`
+
+const letterColumns = briefColumns + `, payload, headers`
 
 func scanLetter(scan func(...any) error) (inbox.DeadLetter, error) {
 	var l inbox.DeadLetter
 	m := &l.Message
 	var key, payload blob
-	var headers string
+	var headers sql.Null[string]
 	var at sql.Null[int64]
 	var created int64
-	err := scan(&l.Number, &l.Consumer, &l.Reason, &l.Error, &l.Attempts, &m.ID, &m.Source, &m.Topic, &key, &payload,
-		&headers, &at, &m.Position, &l.ParksKey, &created)
+	err := scan(&l.Number, &l.Consumer, &l.Reason, &l.Error, &l.Attempts, &m.ID, &m.Source, &m.Topic, &key,
+		&at, &m.Position, &l.ParksKey, &created, &payload, &headers)
 	if err != nil {
 		return l, err
 	}
@@ -96,7 +98,9 @@ func scanLetter(scan func(...any) error) (inbox.DeadLetter, error) {
 		m.Time = time.UnixMicro(at.V).UTC()
 	}
 	l.CreatedAt = time.UnixMicro(created).UTC()
-	m.Headers, err = decodeHeaders(headers)
+	if headers.Valid {
+		m.Headers, err = decodeHeaders(headers.V)
+	}
 	return l, err
 }
 

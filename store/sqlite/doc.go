@@ -54,5 +54,7 @@
 //
 // SQLite can end a transaction by itself, for instance in a statement with ON
 // CONFLICT ROLLBACK. Work that ignores the error of such a statement and goes on
-// writes outside of any transaction; it is told by ErrTransactionEnded.
+// writes outside of any transaction; it is told by ErrTransactionEnded. Work that
+// sends COMMIT and then BEGIN as statements cannot be told from work that did
+// neither.
 package sqlite

@@ -9,8 +9,6 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-const defaultLimit = 1000
-
 // selected is the condition that a Filter stands for. It walks the consumer's
 // letters in onceward_dead_letter_consumer, oldest first.
 const selected = `
@@ -26,6 +24,9 @@ WHERE consumer = ?1
 ORDER BY number LIMIT ?10`
 
 const listLetters = `SELECT ` + letterColumns + ` FROM onceward_dead_letter` + selected
+
+// listBriefly reads no payload: a large one lies on pages of its own.
+const listBriefly = `SELECT ` + briefColumns + `, NULL, NULL FROM onceward_dead_letter` + selected
 
 const discardLetters = `DELETE FROM onceward_dead_letter WHERE number IN (SELECT number FROM onceward_dead_letter` + selected + `)`
 
@@ -47,11 +48,7 @@ func selectedArguments(consumer string, filter inbox.Filter) ([]any, error) {
 	if filter.MessageID != "" {
 		id = text(filter.MessageID)
 	}
-	limit := filter.Limit
-	if limit <= 0 {
-		limit = defaultLimit
-	}
-	return []any{text(consumer), numbers, reason, topic, id, filter.Key, roundedUp(filter.Since), roundedUp(filter.Before), filter.After, limit}, nil
+	return []any{text(consumer), numbers, reason, topic, id, filter.Key, roundedUp(filter.Since), roundedUp(filter.Before), filter.After, filter.Limit}, nil
 }
 
 // DeadLetters implements inbox.Store. It reads beside the writers.
@@ -60,7 +57,11 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, filter inbox.F
 	if err != nil {
 		return nil, failed("list dead letters", err)
 	}
-	rows, err := s.db.QueryContext(ctx, listLetters, arguments...)
+	list := listLetters
+	if filter.Brief {
+		list = listBriefly
+	}
+	rows, err := s.db.QueryContext(ctx, list, arguments...)
 	if err != nil {
 		return nil, failed("list dead letters", err)
 	}

@@ -68,6 +68,22 @@ func attemptRules[Tx any]() []rule[Tx] {
 			f.pruneAll(1)
 			f.wantAttempt(scope, "a", 1)
 		}},
+		{"ExpiredCountStartsAgainAtOneEvenIfNothingWasPruned", func(f *fixture[Tx]) {
+			f.wantAttempt(scope, "a", 1)
+			f.wantAttempt(scope, "a", 2)
+			f.db.Age(f.T, retention+time.Hour)
+			f.wantAttempt(scope, "a", 1)
+			f.wantAttempt(scope, "a", 2)
+			f.pruneAll(0) // The new count lives for its own retention.
+		}},
+		{"ImpossibleAttemptIsRefusedByFieldName", func(f *fixture[Tx]) {
+			for field, claim := range impossibleClaims() {
+				n, err := f.store.CountAttempt(f.Context(), claim.Scope, claim.Key, "cause", claim.Retention)
+				if err == nil || !strings.Contains(err.Error(), strings.Fields(field)[0]) {
+					f.Errorf("%s: attempt %d, error %v does not name the field", field, n, err)
+				}
+			}
+		}},
 	}
 }
 

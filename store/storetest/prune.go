@@ -39,6 +39,19 @@ func pruneRules[Tx any]() []rule[Tx] {
 			f.wantVerdict(short, fresh)
 			f.wantVerdict(long, duplicate)
 		}},
+		{"LongestRetentionIsLong", func(f *fixture[Tx]) {
+			claim := claimOf("a")
+			claim.Retention = idempotency.MaxRetention
+			f.wantVerdicts([]idempotency.Claim{claim, claimOf("b")}, fresh, fresh)
+			claim.Key = "c"
+			f.wantVerdict(claim, fresh)
+			if got, err := f.store.CountAttempt(f.Context(), scope, "a", "cause", claim.Retention); err != nil || got != 1 {
+				f.Fatalf("attempt %d, error %v", got, err)
+			}
+			f.db.Age(f.T, idempotency.MaxRetention-time.Hour)
+			f.pruneAll(1)
+			f.wantVerdicts(claimsOf("a", "b", "c"), duplicate, fresh, duplicate)
+		}},
 		{"PruneIsBounded", func(f *fixture[Tx]) {
 			f.expire(25)
 			for _, want := range []int{10, 10, 5, 0} {

@@ -93,7 +93,7 @@ func neverLeftInAFreeKey[Tx any](f *fixture[Tx]) {
 			if i == 0 {
 				return untilNotLost(func() error {
 					if round%2 == 0 {
-						_, err := other.DiscardDeadLetters(f.Context(), consumer, inbox.Filter{Numbers: []int64{number}})
+						_, err := other.DiscardDeadLetters(f.Context(), consumer, limited(inbox.Filter{Numbers: []int64{number}}))
 						return err
 					}
 					return other.TakeDeadLetter(f.Context(), consumer, number, func(context.Context, Tx, inbox.DeadLetter) error { return nil })

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -49,20 +50,31 @@ func selectionRules[Tx any]() []rule[Tx] {
 			f.discard(inbox.Filter{After: second}, 1)
 			f.wantLetters(consumer, "a", "b")
 		}},
-		{"LimitIsAThousandIfUnset", func(f *fixture[Tx]) {
+		{"BriefListLeavesOutPayloadAndHeaders", func(f *fixture[Tx]) {
+			messages := strangeMessages()
 			var letters []inbox.DeadLetter
-			for i := range 1003 {
-				letters = append(letters, letterOf(strconv.Itoa(i)))
+			for i, message := range messages {
+				letter := letterOf("")
+				letter.Message, letter.ParksKey = message, i%2 == 0 && message.Key != nil
+				letters = append(letters, letter)
 			}
 			f.add(letters...)
-			if got := len(f.letters(consumer, inbox.Filter{})); got != 1000 {
-				f.Errorf("%d selected", got)
+			whole := f.letters(consumer, inbox.Filter{})
+			brief := f.letters(consumer, inbox.Filter{Brief: true})
+			if len(brief) != len(whole) {
+				f.Fatalf("%d of %d are listed", len(brief), len(whole))
 			}
-			if got := len(f.letters(consumer, inbox.Filter{Limit: 1002})); got != 1002 {
-				f.Errorf("%d selected with a limit of 1,002", got)
+			for i := range brief {
+				if m := brief[i].Message; m.Payload != nil || m.Headers != nil {
+					f.Errorf("message %d (%.20q): %d bytes of payload, headers %.60q", i, m.ID, len(m.Payload), m.Headers)
+				}
+				want := whole[i]
+				want.Message.Payload, want.Message.Headers = nil, nil
+				if !reflect.DeepEqual(brief[i], want) {
+					f.Errorf("the rest of message %d (%.20q) differs", i, want.Message.ID)
+				}
 			}
-			f.discard(inbox.Filter{}, 1000)
-			f.wantLetters(consumer, "1000", "1001", "1002")
+			f.discard(inbox.Filter{Brief: true}, len(letters))
 		}},
 		{"EmptyListOfNumbersSelectsNothing", func(f *fixture[Tx]) {
 			// Whoever computed an empty list must not discard everything.
@@ -130,6 +142,7 @@ func selections(numbers []int64, hourAgo time.Time) []selection {
 		{"reason, since and limit", inbox.Filter{Reason: inbox.ReasonPermanent, Since: hourAgo, Limit: 1}, []int{3}},
 		{"numbers and before", inbox.Filter{Numbers: numbers[2:4], Before: hourAgo}, []int{2}},
 		{"message ID and topic", inbox.Filter{MessageID: "0", Topic: otherTopic}, nil},
+		{"all of it briefly", inbox.Filter{Brief: true}, []int{0, 1, 2, 3, 4, 5}},
 		{"everything", inbox.Filter{
 			Numbers: numbers, Reason: inbox.ReasonPermanent, Topic: otherTopic, MessageID: "3", Key: []byte("k"),
 			Since: hourAgo, Before: hourAgo.Add(10 * time.Hour), Limit: 5,
@@ -147,7 +160,7 @@ func everyFieldSelects[Tx any](f *fixture[Tx]) {
 	numbers := f.addVaried()
 	for _, s := range selections(numbers, f.hourAgo()) {
 		f.Run(s.name, func(t *testing.T) {
-			letters, err := f.store.DeadLetters(t.Context(), consumer, s.filter)
+			letters, err := f.store.DeadLetters(t.Context(), consumer, limited(s.filter))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -91,31 +91,7 @@ func transactionRules[Tx any]() []rule[Tx] {
 			f.wantEffects("a", 1)
 		}},
 		{"TransactionIsDeadOnceWorkHasReturned", transactionIsDead[Tx]},
-		{"WorkThatCommitsIsTold", func(f *fixture[Tx]) {
-			err := f.atomicEffect(f.Context(), "a", func(tx Tx) error { return f.db.Commit(f.Context(), tx) })
-			f.wantIs(err, idempotency.ErrTransactionEnded)
-			f.wantEffects("a", 1)
-			f.wantVerdict(claimOf("a"), duplicate) // The record tells: it was done.
-			f.wantEffects("a", 1)
-		}},
-		{"WorkThatRollsBackIsTold", func(f *fixture[Tx]) {
-			err := f.atomicEffect(f.Context(), "a", func(tx Tx) error { return f.db.Rollback(f.Context(), tx) })
-			f.wantIs(err, idempotency.ErrTransactionEnded)
-			f.wantEffects("a", 0)
-			f.wantVerdict(claimOf("a"), fresh) // The record tells: it was not done.
-			f.wantEffects("a", 1)
-		}},
-		{"WorkThatCommitsAndThenFailsIsADuplicateNextTime", func(f *fixture[Tx]) {
-			err := f.atomicEffect(f.Context(), "a", func(tx Tx) error {
-				if err := f.db.Commit(f.Context(), tx); err != nil {
-					return err
-				}
-				return errWork
-			})
-			f.wantIs(err, errWork)
-			f.wantVerdict(claimOf("a"), duplicate)
-			f.wantEffects("a", 1)
-		}},
+		{"WorkThatEndsTheTransactionIsTold", workThatEndsTheTransactionIsTold[Tx]},
 	}
 }
 
@@ -145,6 +121,52 @@ func panicPropagates[Tx any](f *fixture[Tx]) {
 	f.wantEffects("a", 0)
 	f.wantVerdict(claimOf("a"), fresh)
 	f.wantEffects("a", 1)
+}
+
+// workThatEndsTheTransactionIsTold, whatever it returned afterwards and even if
+// its context ended as well: a batch whose first work committed is recorded as a
+// whole, and only this error tells.
+func workThatEndsTheTransactionIsTold[Tx any](f *fixture[Tx]) {
+	ends := map[string]struct {
+		end       func(ctx context.Context, tx Tx) error
+		committed int
+		next      idempotency.Verdict // The record tells whether it was done.
+	}{
+		"Commit":   {f.db.Commit, 1, duplicate},
+		"Rollback": {f.db.Rollback, 0, fresh},
+	}
+	for name, c := range ends {
+		for then, result := range map[string]error{"Succeeds": nil, "Fails": errWork} {
+			for _, contextEnds := range []bool{false, true} {
+				key := name + "Then" + then
+				if contextEnds {
+					key += "AsItsContextEnds"
+				}
+				f.Run(key, func(t *testing.T) {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					err := f.atomicEffect(ctx, key, func(tx Tx) error {
+						if err := c.end(ctx, tx); err != nil {
+							return err
+						}
+						if contextEnds {
+							cancel()
+						}
+						return result
+					})
+					if !errors.Is(err, idempotency.ErrTransactionEnded) || result != nil && !errors.Is(err, result) {
+						t.Errorf("error is %v, want one that is %q and the work's own (%v)", err, idempotency.ErrTransactionEnded, result)
+					}
+					if got := f.db.CountEffects(t, key); got != c.committed {
+						t.Errorf("%d effects", got)
+					}
+					if got := f.verdictOf(claimOf(key)); got != c.next {
+						t.Errorf("the next claim is %v, want %v", got, c.next)
+					}
+				})
+			}
+		}
+	}
 }
 
 func transactionIsDead[Tx any](f *fixture[Tx]) {
