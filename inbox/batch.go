@@ -13,15 +13,16 @@ import (
 type batch[Tx any] struct {
 	*transaction
 
-	in       *Inbox[Tx]
-	now      time.Time
-	messages []Message
-	settled  []settled
+	in        *Inbox[Tx]
+	now       time.Time
+	messages  []Message
+	claims    []idempotency.Claim
+	decisions []decision
 }
 
-// settled is what became of a message whose transaction was committed. A
-// reason says that it is set aside.
-type settled struct {
+// decision is what becomes of a message if its transaction is committed. A reason
+// says that it is set aside.
+type decision struct {
 	outcome Outcome
 	reason  Reason
 }
@@ -44,53 +45,26 @@ func (r Reason) err() error {
 		return errIDReused
 	case ReasonBehind:
 		return errBehind
+	case ReasonAttempts, ReasonPermanent, ReasonUnfinished:
+		return nil // the error of the handler or the transaction says it
 	default:
-		return nil // the handler's own error says it
+		return nil
 	}
 }
 
-// run is the work of Store.Atomic.
+// run is the work of Store.Atomic. Everything is decided before the first handler
+// is called, so that none is called in vain, and what a batch holds stands still
+// while a handler may have to be abandoned.
 func (b *batch[Tx]) run(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error {
 	handlerCtx, cancel := b.handlerContext(ctx)
 	defer cancel(nil)
 
-	parked, err := b.parkedKeys(ctx, tx, verdicts)
+	letters, err := b.decide(ctx, tx, verdicts)
 	if err != nil {
 		return err
 	}
-	var letters []DeadLetter
-	var fresh []Message // for the bulk handler, which may keep them
-	for i := range b.messages {
-		m := &b.messages[i]
-		switch verdicts[i] {
-		case idempotency.Duplicate:
-			b.settled[i].outcome = Duplicate
-			continue
-		case idempotency.Reused:
-			// It is recorded under another key, which needs another claim.
-			return errIDReused
-		case idempotency.Fresh:
-		}
-		if reason := b.unfit(m, parked); reason != "" {
-			b.settled[i] = settled{Parked, reason}
-			letters = append(letters, b.in.letter(m, reason, reason.err(), 0))
-			parked.add(m)
-			continue
-		}
-		b.settled[i].outcome = Processed
-		if b.in.bulk != nil {
-			if fresh == nil {
-				fresh = make([]Message, 0, len(b.messages)-i)
-			}
-			fresh = append(fresh, *m)
-		} else if err := b.in.call(handlerCtx, b.transaction, tx, m); err != nil {
-			return err
-		}
-	}
-	if len(fresh) > 0 {
-		if err := b.in.callBulk(handlerCtx, b.transaction, tx, fresh); err != nil {
-			return err
-		}
+	if err := b.handle(handlerCtx, tx); err != nil {
+		return err
 	}
 	if len(letters) > 0 {
 		if err := b.in.store.AddDeadLetters(ctx, tx, letters); err != nil {
@@ -99,6 +73,71 @@ func (b *batch[Tx]) run(ctx context.Context, tx Tx, verdicts []idempotency.Verdi
 	}
 	b.finish()
 	return nil
+}
+
+// decide fills the decisions and returns the dead letters among them.
+func (b *batch[Tx]) decide(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) ([]DeadLetter, error) {
+	// These are recorded under another key, which needs another claim.
+	for i, verdict := range verdicts {
+		switch {
+		case verdict == idempotency.Reused:
+			return nil, errIDReused
+		case verdict == idempotency.Duplicate && b.in.unfinished.cause(b.claims[i]) != nil:
+			return nil, errUnfinished
+		case verdict == idempotency.Fresh:
+			b.in.unfinished.forget(b.claims[i]) // what it was recorded by was rolled back
+		}
+	}
+	parked, err := b.parkedKeys(ctx, tx, verdicts)
+	if err != nil {
+		return nil, err
+	}
+	var letters []DeadLetter
+	for i := range b.messages {
+		m := &b.messages[i]
+		if verdicts[i] != idempotency.Fresh {
+			b.decisions[i].outcome = Duplicate
+			continue
+		}
+		reason := b.unfit(m, parked)
+		if reason == "" {
+			b.decisions[i].outcome = Processed
+			continue
+		}
+		b.decisions[i] = decision{Parked, reason}
+		letters = append(letters, b.in.letter(m, reason, reason.err(), 0))
+		parked.add(m)
+	}
+	return letters, nil
+}
+
+// handle calls the handler for the messages that are to be processed, in order.
+func (b *batch[Tx]) handle(ctx context.Context, tx Tx) error {
+	if b.in.bulk != nil {
+		return b.handleBulk(ctx, tx)
+	}
+	for i, d := range b.decisions {
+		if d.outcome != Processed {
+			continue
+		}
+		if err := b.in.call(ctx, b.transaction, tx, &b.messages[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *batch[Tx]) handleBulk(ctx context.Context, tx Tx) error {
+	fresh := make([]Message, 0, len(b.messages)) // new each time: the handler may keep it
+	for i, d := range b.decisions {
+		if d.outcome == Processed {
+			fresh = append(fresh, b.messages[i])
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return b.in.callBulk(ctx, b.transaction, tx, fresh)
 }
 
 // unfit returns why a new message must not be handled, or "".
@@ -122,6 +161,7 @@ func (in *Inbox[Tx]) call(ctx context.Context, t *transaction, tx Tx, m *Message
 	if err := t.enter(m); err != nil {
 		return err
 	}
+	err = errGoexit
 	defer t.leave(&err)
 	return in.handler(ctx, tx, *m)
 }
@@ -130,6 +170,7 @@ func (in *Inbox[Tx]) callBulk(ctx context.Context, t *transaction, tx Tx, messag
 	if err := t.enter(&messages[0]); err != nil {
 		return err
 	}
+	err = errGoexit
 	defer t.leave(&err)
 	return in.bulk(ctx, tx, messages)
 }
@@ -144,7 +185,7 @@ func (in *Inbox[Tx]) letter(m *Message, reason Reason, cause error, attempts int
 		ParksKey: in.parkKey && m.Key != nil,
 	}
 	if reason != ReasonBehind {
-		letter.Error = errorText(cause)
+		letter.Error = errorText(cause, rowErrorBytes)
 	}
 	return letter
 }

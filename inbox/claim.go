@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"hash"
-	"strings"
+	"time"
 
 	"github.com/onceward/onceward/idempotency"
 )
@@ -14,25 +14,25 @@ import (
 // equal for different consumers, sources or kinds:
 //
 //	billing/orders             messages of source "orders", by ID
-//	billing:missing_id/orders  deliveries without ID, by position
+//	billing:missing_id/orders  deliveries without ID, by position and content
 //	billing:id_reused/orders   reused IDs, by ID and payload
+//	billing:unfinished/orders  messages recorded but not handled, by ID
 func (in *Inbox[Tx]) scope(source string) string { return in.consumer + "/" + source }
-
-func (in *Inbox[Tx]) asideScope(reason Reason, source string) string {
-	return in.consumer + ":" + string(reason) + "/" + source
-}
 
 // claims returns the claim of each message.
 func (in *Inbox[Tx]) claims(messages []Message) []idempotency.Claim {
 	claims := make([]idempotency.Claim, len(messages))
+	var source, scope string
 	for i := range messages {
 		m := &messages[i]
-		if i > 0 && m.ID != "" && messages[i-1].ID != "" && m.Source == messages[i-1].Source {
-			// One string for all messages of a source.
-			claims[i] = in.claimIn(claims[i-1].Scope, m)
+		if m.ID == "" {
+			claims[i] = in.claim(m)
 			continue
 		}
-		claims[i] = in.claim(m)
+		if m.Source != source { // one string for all messages of a source
+			source, scope = m.Source, in.scope(m.Source)
+		}
+		claims[i] = in.claimIn(scope, m)
 	}
 	return claims
 }
@@ -41,30 +41,43 @@ func (in *Inbox[Tx]) claims(messages []Message) []idempotency.Claim {
 // delivery, so that a redelivery adds no second dead letter.
 func (in *Inbox[Tx]) claim(m *Message) idempotency.Claim {
 	if m.ID == "" {
-		return idempotency.Claim{
-			Scope:     in.asideScope(ReasonMissingID, m.Source),
-			Key:       deliveryKey(m),
-			Retention: in.retention + clockSlack,
-		}
+		return in.asideClaim(ReasonMissingID, m, deliveryKey(m))
 	}
 	return in.claimIn(in.scope(m.Source), m)
 }
 
 func (in *Inbox[Tx]) claimIn(scope string, m *Message) idempotency.Claim {
-	claim := idempotency.Claim{Scope: scope, Key: m.ID, Retention: in.retention + clockSlack}
+	claim := idempotency.Claim{Scope: scope, Key: m.ID, Retention: in.lifetime(m)}
 	if in.fingerprint {
 		claim.Fingerprint = fingerprint(m.Payload)
 	}
 	return claim
 }
 
-// reusedClaim is the claim under which a message with a reused ID is set aside.
-func (in *Inbox[Tx]) reusedClaim(m *Message) idempotency.Claim {
+// asideClaim is a claim under which a message is set aside.
+func (in *Inbox[Tx]) asideClaim(reason Reason, m *Message, key string) idempotency.Claim {
 	return idempotency.Claim{
-		Scope:     in.asideScope(ReasonIDReused, m.Source),
-		Key:       m.ID + "#" + hex.EncodeToString(fingerprint(m.Payload)),
-		Retention: in.retention + clockSlack,
+		Scope:     in.consumer + ":" + string(reason) + "/" + m.Source,
+		Key:       key,
+		Retention: in.lifetime(m),
 	}
+}
+
+// reusedKey tells reused IDs by what they were used for.
+func reusedKey(m *Message) string {
+	return m.ID + "#" + hex.EncodeToString(fingerprint(m.Payload))
+}
+
+// lifetime is how long the record of a message must live: until the message is
+// too old to be handled, and the slack of the clocks. A message stamped in the
+// future gets old later. The cap lets a message that claims to come from more than
+// a lifetime ahead be handled once in a hundred years.
+func (in *Inbox[Tx]) lifetime(m *Message) time.Duration {
+	ahead := time.Duration(0)
+	if !m.Time.IsZero() {
+		ahead = min(max(time.Until(m.Time), 0), idempotency.MaxRetention)
+	}
+	return min(in.retention+clockSlack+ahead, idempotency.MaxRetention)
 }
 
 // fingerprint is the SHA-256 of a payload. That of no payload is all zeros, which
@@ -77,12 +90,9 @@ func fingerprint(payload []byte) []byte {
 	return sum[:]
 }
 
-// deliveryKey identifies one delivery of a message without ID: by its position
-// or, where the broker has none, by all it holds.
+// deliveryKey identifies one delivery of a message without ID, by its position and
+// by all it holds: a topic that was deleted and made again has the same positions.
 func deliveryKey(m *Message) string {
-	if m.Position != "" {
-		return "at:" + m.Position
-	}
 	h := sha256.New()
 	hashPart(h, []byte(m.Topic))
 	hashPart(h, m.Key)
@@ -94,7 +104,7 @@ func deliveryKey(m *Message) string {
 	if !m.Time.IsZero() {
 		hashPart(h, binary.BigEndian.AppendUint64(nil, uint64(m.Time.UnixNano())))
 	}
-	return "content:" + hex.EncodeToString(h.Sum(nil))
+	return "at:" + m.Position + "#" + hex.EncodeToString(h.Sum(nil))
 }
 
 // hashPart adds a part with its length, so that parts can't run into each other.
@@ -105,18 +115,4 @@ func hashPart(h hash.Hash, part []byte) {
 	}
 	h.Write(binary.BigEndian.AppendUint64(nil, length))
 	h.Write(part)
-}
-
-// errorText is an error as it is stored and logged: valid text of at most 1 KB
-// without NUL bytes, which PostgreSQL refuses.
-func errorText(err error) string {
-	const limit = 1024
-	if err == nil {
-		return ""
-	}
-	text := err.Error()
-	if len(text) > limit {
-		text = text[:limit]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
 }

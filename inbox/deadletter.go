@@ -1,6 +1,9 @@
 package inbox
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Reason says why a message was set aside.
 type Reason string
@@ -18,6 +21,10 @@ const (
 	ReasonIDReused Reason = "id_reused"
 	// ReasonBehind: an earlier message with the same key is set aside (ParkKey).
 	ReasonBehind Reason = "behind"
+	// ReasonUnfinished: a handler ended the transaction it was lent, and so the
+	// message was recorded although its own handler had failed or never ran. Part
+	// of its work may be committed: look before redriving it.
+	ReasonUnfinished Reason = "unfinished"
 )
 
 // DeadLetter is a message that was set aside, whole, until a person redrives or
@@ -56,9 +63,16 @@ type Filter struct {
 	// Since and Before bound CreatedAt: Since ≤ CreatedAt < Before.
 	Since, Before time.Time
 	// Limit bounds how many are selected, oldest first. Zero: 1,000 in a
-	// list; Redrive and Discard of an Inbox then go on until none is left.
+	// list; Redrive and Discard then go on until none is left. Negative is an error.
 	Limit int
 	// Brief leaves out what a list has no use for and can be large: Payload
-	// and Headers of the messages are nil then.
+	// and Headers of the messages are nil then. Redrive and Discard ignore it.
 	Brief bool
+}
+
+func (f Filter) validate() error {
+	if f.Limit < 0 {
+		return fmt.Errorf("inbox: Filter.Limit is %d: pass how many dead letters to select at most, or 0 for no limit of your own", f.Limit)
+	}
+	return nil
 }

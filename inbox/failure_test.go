@@ -147,18 +147,83 @@ func TestConflictIsRunAgainAtOnce(t *testing.T) {
 	}
 }
 
-func TestConflictThatDoesNotEndIsAnOutage(t *testing.T) {
+func TestConflictThatDoesNotEndIsAFailedAttempt(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{1, 2} {
+		f := setup(t, inbox.MaxAttempts(2), inbox.Batch(batch))
+		handlers := func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+			if m.ID == "a" {
+				return fmt.Errorf("own table: %w", idempotency.ErrConflict)
+			}
+			return nil
+		}
+		f.on = handlers
+		results := f.process(messages("a", "b")...)
+		f.wantOutcomes(results, "failed, not run")
+		wantError(t, results[0].Err, idempotency.ErrConflict)
+		if n := f.attempts("a"); n != 1 || results[0].RetryAfter <= 0 {
+			t.Errorf("%d attempts, %+v", n, results[0])
+		}
+		f.wantOutcomes(f.process(messages("a", "b")...), "parked, processed")
+		f.wantLetters("a attempts")
+		f.wantEvents(inbox.EventOutage, 0)
+	}
+}
+
+func TestConflictOfTheStoreThatDoesNotEndIsAFailedAttempt(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	for range 6 {
 		f.store.commitFaults = append(f.store.commitFaults, commitFault{err: idempotency.ErrConflict})
 	}
-	results, err := f.inbox.Process(t.Context(), messages("a"))
-	wantError(t, err, idempotency.ErrConflict)
-	f.wantOutcomes(results, "not run")
-	if len(f.store.commitFaults) != 0 || len(f.store.attempts) != 0 {
-		t.Errorf("%d faults left, attempts %v", len(f.store.commitFaults), f.store.attempts)
+	f.wantOutcomes(f.process(messages("a")...), "failed")
+	if len(f.store.commitFaults) != 0 || f.attempts("a") != 1 {
+		t.Errorf("%d faults left, %d attempts", len(f.store.commitFaults), f.attempts("a"))
 	}
+	f.wantOutcomes(f.process(messages("a")...), "processed")
+}
+
+// The handler's own word on an error is stronger than a sentinel in it.
+func TestMarkedErrorIsNotRunAgainNorTakenForAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, sentinel := range []error{
+		idempotency.ErrConflict, idempotency.ErrUnavailable, idempotency.ErrInProgress, idempotency.ErrCommitUnknown, idempotency.ErrNotMigrated,
+	} {
+		f := setup(t)
+		f.failOn(inbox.Permanent(sentinel), "a")
+		f.wantOutcomes(f.process(messages("a", "b")...), "parked, processed")
+		f.wantLetters("a permanent")
+		f.wantCalls("a", "b")
+	}
+	f := setup(t)
+	f.failOn(inbox.RetryAfter(idempotency.ErrConflict, time.Hour), "a")
+	results := f.process(messages("a")...)
+	f.wantOutcomes(results, "failed")
+	f.wantCalls("a")
+	if results[0].RetryAfter != time.Hour {
+		t.Errorf("%+v", results[0])
+	}
+}
+
+func TestOutageUnderAPermanentErrorIsAnOutage(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.on = func(_ context.Context, tx *fakeTx, _ inbox.Message) error {
+		tx.sever()
+		return inbox.Permanent(errConnection)
+	}
+	_, err := f.inbox.Process(t.Context(), messages("a"))
+	wantError(t, err, idempotency.ErrUnavailable)
+	f.wantLetters()
+}
+
+// Or a handler that uses another inbox would hold up its partition for ever.
+func TestHandlerThatReturnsInProgressFailsItsAttempt(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.MaxAttempts(2))
+	f.failOn(idempotency.ErrInProgress, "a")
+	f.wantOutcomes(f.process(messages("a")...), "failed")
+	f.wantOutcomes(f.process(messages("a")...), "parked")
 }
 
 func TestClaimInProgressElsewhereWaitsAndSpendsNoAttempt(t *testing.T) {
@@ -289,37 +354,29 @@ func TestFailureToSetAsideLosesNothing(t *testing.T) {
 
 func TestMessageThatAnotherProcessHandledAfterTheFailureIsADuplicate(t *testing.T) {
 	t.Parallel()
-	f := setup(t, inbox.FingerprintPayload())
-	healthy := inbox.New(f.store, "billing", func(_ context.Context, tx *fakeTx, m inbox.Message) error {
-		return tx.Do(m.ID)
-	}, inbox.FingerprintPayload())
-	payload := "payload of a"
-	f.on = func(_ context.Context, tx *fakeTx, _ inbox.Message) error {
-		tx.Rollback() // the claim is free, as if the failure were long ago
-		other := message("a")
-		other.Payload = []byte(payload)
-		if _, err := healthy.Process(t.Context(), []inbox.Message{other}); err != nil {
-			t.Error(err)
-		}
-		return inbox.Permanent(errHandler)
+	for payload, want := range map[string]struct {
+		outcome string
+		letters []string
+	}{
+		"payload of a": {"duplicate", nil},
+		"another one":  {"parked", []string{"a id_reused"}},
+	} {
+		t.Run(payload, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t, inbox.FingerprintPayload())
+			healthy := inbox.New(f.store, "billing", func(_ context.Context, tx *fakeTx, m inbox.Message) error {
+				return tx.Do(m.ID)
+			}, inbox.FingerprintPayload())
+			f.failOn(inbox.Permanent(errHandler), "a")
+			f.store.onRollback = func() {
+				other := message("a")
+				other.Payload = []byte(payload)
+				if _, err := healthy.Process(t.Context(), []inbox.Message{other}); err != nil {
+					t.Error(err)
+				}
+			}
+			f.wantOutcomes(f.process(message("a")), want.outcome)
+			f.wantLetters(want.letters...)
+		})
 	}
-	f.wantOutcomes(f.process(message("a")), "duplicate")
-	f.wantLetters()
-
-	f = setup(t, inbox.FingerprintPayload())
-	healthy = inbox.New(f.store, "billing", func(_ context.Context, tx *fakeTx, m inbox.Message) error {
-		return tx.Do(m.ID)
-	}, inbox.FingerprintPayload())
-	payload = "another one"
-	f.on = func(_ context.Context, tx *fakeTx, _ inbox.Message) error {
-		tx.Rollback()
-		other := message("a")
-		other.Payload = []byte(payload)
-		if _, err := healthy.Process(t.Context(), []inbox.Message{other}); err != nil {
-			t.Error(err)
-		}
-		return inbox.Permanent(errHandler)
-	}
-	f.wantOutcomes(f.process(message("a")), "parked")
-	f.wantLetters("a id_reused")
 }

@@ -32,11 +32,19 @@ type fakeStore struct {
 	listFaults   []error
 	pruneFaults  []error
 
+	// onRollback runs after one because of an error of the work.
+	onRollback func()
+
 	// onCommit runs while the commit is under way.
 	onCommit func()
 
-	atomics, prunes int
-	claims          []idempotency.Claim
+	// agreed counts the transactions whose work returned nil.
+	atomics, agreed, prunes int
+	claims                  []idempotency.Claim
+	// listed are the filters of every listing and deletion.
+	listed []inbox.Filter
+	// lockedTopics are those of ParkedKeys.
+	lockedTopics []string
 }
 
 // commitFault is an error of COMMIT; the transaction may be committed all the same.
@@ -88,6 +96,15 @@ func (tx *fakeTx) Commit() { tx.end(true) }
 // Rollback is what a handler must not do either.
 func (tx *fakeTx) Rollback() { tx.end(false) }
 
+// sever is the connection's death.
+func (tx *fakeTx) sever() {
+	if tx.end(false) {
+		tx.store.mu.Lock()
+		defer tx.store.mu.Unlock()
+		tx.severed = true
+	}
+}
+
 // end commits or rolls back, once, and reports whether it did.
 func (tx *fakeTx) end(commit bool) bool {
 	s := tx.store
@@ -108,7 +125,7 @@ func (tx *fakeTx) end(commit bool) bool {
 		s.effects = append(s.effects, tx.effects...)
 		for _, letter := range tx.letters {
 			s.number++
-			letter.Number = s.number
+			letter.Number, letter.CreatedAt = s.number, time.Now()
 			s.letters = append(s.letters, letter)
 		}
 		s.letters = slices.DeleteFunc(s.letters, func(l inbox.DeadLetter) bool { return l.Number == tx.taken })
@@ -137,13 +154,7 @@ func (s *fakeStore) transaction(ctx context.Context, claims []idempotency.Claim,
 	}
 	tx := &fakeTx{store: s, ended: make(chan struct{})}
 	defer tx.end(false)
-	release := context.AfterFunc(ctx, func() {
-		if tx.end(false) {
-			s.mu.Lock()
-			tx.severed = true
-			s.mu.Unlock()
-		}
-	})
+	release := context.AfterFunc(ctx, tx.sever)
 	defer release()
 	verdicts := make([]idempotency.Verdict, len(claims))
 	for i, claim := range claims {
@@ -158,13 +169,23 @@ func (s *fakeStore) transaction(ctx context.Context, claims []idempotency.Claim,
 	}
 	if err := work(tx, verdicts); err != nil {
 		s.mu.Lock()
-		severed := tx.severed
+		severed, ended := tx.severed, tx.over
 		s.mu.Unlock()
-		if severed {
+		switch {
+		case severed:
 			return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, err)
+		case ended:
+			return fmt.Errorf("fake: %w: %w", idempotency.ErrTransactionEnded, err)
+		}
+		if hook := s.onRollback; hook != nil && tx.end(false) {
+			s.onRollback = nil
+			hook()
 		}
 		return fmt.Errorf("fake: work: %w", err)
 	}
+	s.mu.Lock()
+	s.agreed++
+	s.mu.Unlock()
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, ctx.Err())
 	}
@@ -243,6 +264,7 @@ func sameKey(a, b inbox.Message) bool { return a.Topic == b.Topic && bytes.Equal
 func (s *fakeStore) ParkedKeys(_ context.Context, _ *fakeTx, consumer, topic string, keys [][]byte) ([]bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lockedTopics = append(s.lockedTopics, topic)
 	parked := make([]bool, len(keys))
 	for i, key := range keys {
 		parked[i] = slices.ContainsFunc(s.letters, func(l inbox.DeadLetter) bool {
@@ -253,6 +275,11 @@ func (s *fakeStore) ParkedKeys(_ context.Context, _ *fakeTx, consumer, topic str
 }
 
 func (s *fakeStore) AddDeadLetters(_ context.Context, tx *fakeTx, letters []inbox.DeadLetter) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if tx.over {
+		return errConnection
+	}
 	tx.letters = append(tx.letters, letters...)
 	return nil
 }
@@ -263,15 +290,44 @@ func (s *fakeStore) DeadLetters(_ context.Context, consumer string, filter inbox
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var selected []inbox.DeadLetter
-	limit := filter.Limit
-	if limit == 0 {
-		limit = 1000
+	s.listed = append(s.listed, filter)
+	selected, err := s.selected(consumer, filter)
+	if filter.Brief {
+		for i := range selected {
+			selected[i].Message.Payload, selected[i].Message.Headers = nil, nil
+		}
+	}
+	return selected, err
+}
+
+// selected honours every field of Filter. A field that it does not know makes
+// the conversion fail to compile.
+func (s *fakeStore) selected(consumer string, filter inbox.Filter) (selected []inbox.DeadLetter, err error) {
+	type known struct {
+		Numbers       []int64
+		After         int64
+		Reason        inbox.Reason
+		Topic         string
+		MessageID     string
+		Key           []byte
+		Since, Before time.Time
+		Limit         int
+		Brief         bool
+	}
+	f := known(filter)
+	if f.Limit <= 0 {
+		return nil, fmt.Errorf("fake: Filter.Limit is %d: a store gets a positive one", f.Limit)
 	}
 	for _, letter := range s.letters {
-		if letter.Consumer == consumer && letter.Number > filter.After && len(selected) < limit &&
-			(filter.Reason == "" || letter.Reason == filter.Reason) &&
-			(filter.MessageID == "" || letter.Message.ID == filter.MessageID) {
+		m := letter.Message
+		if letter.Consumer == consumer && len(selected) < f.Limit && letter.Number > f.After &&
+			(f.Numbers == nil || slices.Contains(f.Numbers, letter.Number)) &&
+			(f.Reason == "" || letter.Reason == f.Reason) &&
+			(f.Topic == "" || m.Topic == f.Topic) &&
+			(f.MessageID == "" || m.ID == f.MessageID) &&
+			(f.Key == nil || m.Key != nil && bytes.Equal(m.Key, f.Key)) &&
+			(f.Since.IsZero() || !letter.CreatedAt.Before(f.Since)) &&
+			(f.Before.IsZero() || letter.CreatedAt.Before(f.Before)) {
 			selected = append(selected, letter)
 		}
 	}
@@ -312,10 +368,11 @@ func (s *fakeStore) FailDeadLetter(_ context.Context, _ string, number int64, ca
 	return inbox.ErrGone
 }
 
-func (s *fakeStore) DiscardDeadLetters(ctx context.Context, consumer string, filter inbox.Filter) (int, error) {
-	selected, err := s.DeadLetters(ctx, consumer, filter)
+func (s *fakeStore) DiscardDeadLetters(_ context.Context, consumer string, filter inbox.Filter) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.listed = append(s.listed, filter)
+	selected, err := s.selected(consumer, filter)
 	s.letters = slices.DeleteFunc(s.letters, func(l inbox.DeadLetter) bool {
 		return slices.ContainsFunc(selected, func(d inbox.DeadLetter) bool { return d.Number == l.Number })
 	})

@@ -31,7 +31,8 @@ func TestUnderRandomFaultsEveryMessageEndsOnceAndInOrder(t *testing.T) {
 func randomFaults(t *testing.T, random *rand.Rand) {
 	options := []inbox.Option{inbox.ParkKey(), inbox.MaxAttempts(3), inbox.Batch(1 + random.IntN(5)), inbox.HandlerTimeout(time.Second)}
 	f := setup(t, options...)
-	if random.IntN(2) == 0 {
+	bulk := random.IntN(2) == 0
+	if bulk {
 		f = setupBulk(t, options...)
 	}
 	var names []string
@@ -53,7 +54,11 @@ func randomFaults(t *testing.T, random *rand.Rand) {
 	}
 	release := make(chan struct{})
 	f.on = func(_ context.Context, tx *fakeTx, _ inbox.Message) error {
-		switch roll(30) {
+		sides := 40
+		if bulk {
+			sides = 30 // a bulk handler that commits half its work leaves a letter for all of it
+		}
+		switch roll(sides) {
 		case 0:
 			panic("random")
 		case 1:
@@ -66,6 +71,18 @@ func randomFaults(t *testing.T, random *rand.Rand) {
 			<-release
 		case 5, 6, 7:
 			return errHandler
+		case 30:
+			tx.Commit()
+			return errHandler
+		case 31:
+			tx.Commit()
+			panic("random")
+		case 32:
+			tx.Commit()
+			runtime.Goexit()
+		case 33:
+			tx.Commit()
+			<-release
 		}
 		return nil
 	}

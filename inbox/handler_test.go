@@ -283,6 +283,41 @@ func TestAbandonedHandlerLeavesTheMessagesAlone(t *testing.T) {
 	})
 }
 
+// A handler that comes back late with a success must not make its transaction go
+// on, read messages that the adapter has taken back, and ask for a commit.
+func TestAbandonedHandlerThatSucceedsLateHasFailed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t)
+		hang := make(chan struct{})
+		f.inbox = inbox.New(f.store, "billing", func(context.Context, *fakeTx, inbox.Message) error {
+			<-hang
+			return nil
+		}, f.options([]inbox.Option{inbox.HandlerTimeout(time.Second), inbox.Batch(3)})...)
+		ms := messages("a", "b", "c")
+		f.wantOutcomes(f.process(ms...), "failed, not run, not run")
+		agreed := f.store.agreed
+		close(hang)
+		clear(ms)
+		synctest.Wait()
+		if f.store.agreed != agreed {
+			t.Errorf("%d transactions asked for their commit", f.store.agreed-agreed)
+		}
+	})
+}
+
+func TestHandlerContextCarriesNoDeadline(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.on = func(ctx context.Context, _ *fakeTx, _ inbox.Message) error {
+		if at, ok := ctx.Deadline(); ok {
+			t.Errorf("deadline at %v", at)
+		}
+		return nil
+	}
+	f.process(message("a"))
+}
+
 func TestRedriveLeavesACommitUnderWayAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

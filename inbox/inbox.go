@@ -1,8 +1,6 @@
 package inbox
 
-import (
-	"context"
-)
+import "context"
 
 // Inbox handles each message once: the handler's writes, the record that the
 // message was handled and, if it comes to that, its dead letter share one
@@ -16,8 +14,9 @@ type Inbox[Tx any] struct {
 	handler Handler[Tx]
 	bulk    BulkHandler[Tx]
 
-	invalid  error
-	counters counters
+	invalid    error
+	counters   counters
+	unfinished unfinished
 }
 
 // New returns an inbox that calls handler once for every new message.

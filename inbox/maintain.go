@@ -10,22 +10,28 @@ import (
 // pruneBatch bounds one deletion: its locks and its transaction stay short.
 const pruneBatch = 1000
 
+// firstPrune is within what time of its start a process prunes for the first time:
+// at once, or processes that live for a minute would never do, but not all at
+// the same moment.
+const firstPrune = 5 * time.Second
+
 // Maintain implements Processor. It prunes every hundredth of the retention,
-// between ten seconds and ten minutes, with jitter; the first time after one
-// such pause. An error of the store is logged and the next round tries again. With an
+// between ten seconds and ten minutes, with jitter; the first time within five
+// seconds. An error of the store is logged and the next round tries again. With an
 // invalid configuration it returns at once: Check says why.
 func (in *Inbox[Tx]) Maintain(ctx context.Context) {
 	if in.invalid != nil {
 		return
 	}
 	interval := min(max(in.retention/100, 10*time.Second), 10*time.Minute)
-	for {
-		// Half to one and a half: processes started together drift apart.
-		wait(ctx, interval/2+rand.N(interval))
+	for pause := rand.N(firstPrune); ; {
+		wait(ctx, pause)
 		if ctx.Err() != nil {
 			return
 		}
 		in.prune(ctx)
+		// Half to one and a half: processes started together drift apart.
+		pause = interval/2 + rand.N(interval)
 	}
 }
 
@@ -38,7 +44,7 @@ func (in *Inbox[Tx]) prune(ctx context.Context) {
 		if err != nil {
 			if ctx.Err() == nil {
 				in.logger.LogAttrs(ctx, slog.LevelWarn, "inbox: pruning failed, it will be tried again",
-					slog.String("consumer", in.consumer), slog.String("error", errorText(err)))
+					slog.String("consumer", in.consumer), slog.String("error", errorText(err, logErrorBytes)))
 			}
 			break
 		}

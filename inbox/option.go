@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"regexp"
 	"time"
+
+	"github.com/onceward/onceward/idempotency"
 )
 
 // Option sets one property of an Inbox. A value that cannot work is reported by
@@ -30,8 +32,8 @@ const (
 	// minRetention catches forgotten units: Retention(14) is 14 nanoseconds.
 	minRetention = time.Minute
 
-	// maxRetention keeps sums of times from overflowing.
-	maxRetention = 100 * 365 * 24 * time.Hour
+	// maxRetention leaves room for the slack.
+	maxRetention = idempotency.MaxRetention - clockSlack
 
 	// clockSlack is added to the life of records. A message is judged too old
 	// by the clocks of its producer and of this process, a record expires by the
@@ -163,7 +165,7 @@ func (c *config) validate(hasStore, hasHandler bool) error {
 		problem("HandlerTimeout(%v): pass how long one call of the handler may take", c.handlerTimeout)
 	}
 	if c.retention < minRetention || c.retention > maxRetention {
-		problem("Retention(%v): pass at least a minute and at most 100 years; it must outlive the longest time in which a duplicate can still arrive", c.retention)
+		problem("Retention(%v): pass at least a minute and at most 100 years less a day; it must outlive the longest time in which a duplicate can still arrive", c.retention)
 	}
 	return errors.Join(problems...)
 }

@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/onceward/onceward/idempotency"
 )
@@ -32,7 +34,6 @@ func (b *batch[Tx]) parkedKeys(ctx context.Context, tx Tx, verdicts []idempotenc
 		return parked, nil
 	}
 	parked = parkedKeys{}
-	var topics []string
 	keys := map[string][][]byte{}
 	for i := range b.messages {
 		m := &b.messages[i]
@@ -44,12 +45,11 @@ func (b *batch[Tx]) parkedKeys(ctx context.Context, tx Tx, verdicts []idempotenc
 			continue
 		}
 		parked[key] = false
-		if keys[m.Topic] == nil {
-			topics = append(topics, m.Topic)
-		}
 		keys[m.Topic] = append(keys[m.Topic], m.Key)
 	}
-	for _, topic := range topics {
+	// In one order everywhere: these are locks, and two batches that took them in
+	// opposite orders would deadlock.
+	for _, topic := range slices.Sorted(maps.Keys(keys)) {
 		answers, err := b.in.store.ParkedKeys(ctx, tx, b.in.consumer, topic, keys[topic])
 		if err != nil {
 			return nil, err

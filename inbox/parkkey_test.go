@@ -1,6 +1,7 @@
 package inbox_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -66,6 +67,18 @@ func TestEqualKeysOfTwoTopicsAreStrangers(t *testing.T) {
 	ms := keyed("x:1", "x:2", "x:3")
 	ms[1].Topic = "refunds"
 	f.wantOutcomes(f.process(ms...), "parked, processed, parked")
+}
+
+// They are locks: two batches in opposite orders would deadlock.
+func TestTopicsAreLockedInOneOrder(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.ParkKey(), inbox.Batch(3))
+	ms := keyed("x:1", "x:2", "x:3")
+	ms[0].Topic, ms[1].Topic, ms[2].Topic = "c", "a", "b"
+	f.process(ms...)
+	if got := f.store.lockedTopics; !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("locked in the order %q", got)
+	}
 }
 
 func TestKeysAreNotParkedUnlessAsked(t *testing.T) {

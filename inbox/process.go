@@ -36,6 +36,9 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 	for start := 0; start < len(messages); start += in.batch {
 		end := min(start+in.batch, len(messages))
 		ok, err := in.processBatch(ctx, messages[start:end], results[start:end])
+		if err != nil {
+			in.reportOutage(ctx, err)
+		}
 		if !ok || err != nil {
 			return results, err
 		}
@@ -53,6 +56,10 @@ func (in *Inbox[Tx]) processBatch(ctx context.Context, messages []Message, resul
 		}
 		if err := in.interruption(ctx, err); err != nil {
 			return false, err
+		}
+		if errors.Is(err, idempotency.ErrTransactionEnded) {
+			// Which message's handler did it is not known, and none may fail for it.
+			in.report(ctx, Event{Kind: EventFailed, Count: 1, Err: err})
 		}
 		in.counters.retries.Add(1)
 	}
@@ -80,37 +87,48 @@ func (in *Inbox[Tx]) processOne(ctx context.Context, one []Message, result *Resu
 	if err := in.interruption(ctx, err); err != nil {
 		return err
 	}
-	if errors.Is(err, idempotency.ErrInProgress) {
+	if cause := in.unfinished.cause(in.claim(message)); cause != nil {
+		if settled, err := in.settleUnfinished(ctx, message, result, cause); settled || err != nil {
+			return err
+		}
+	}
+	_, handlers := errors.AsType[*handlerError](err)
+	_, permanent := errors.AsType[*permanentError](err)
+	switch {
+	case errors.Is(err, errIDReused):
+		return in.setAside(ctx, message, result, ReasonIDReused, errIDReused, 0)
+	case permanent:
+		return in.setAside(ctx, message, result, ReasonPermanent, err, 1)
+	case errors.Is(err, idempotency.ErrInProgress) && !handlers:
 		in.fail(ctx, message, result, err, inProgressPause, 0)
 		return nil
 	}
-	if errors.Is(err, errIDReused) {
-		return in.setAside(ctx, message, result, ReasonIDReused, errIDReused, 0)
-	}
-	if _, ok := errors.AsType[*permanentError](err); ok {
-		return in.setAside(ctx, message, result, ReasonPermanent, err, 1)
-	}
+	return in.failedAttempt(ctx, message, result, err)
+}
+
+// failedAttempt counts the failure of a message, which decides what follows.
+func (in *Inbox[Tx]) failedAttempt(ctx context.Context, message *Message, result *Result, cause error) error {
 	claim := in.claim(message)
 	attempts := 0
-	counting := in.retryConflicts(ctx, func() (err2 error) {
-		attempts, err2 = in.store.CountAttempt(ctx, claim.Scope, claim.Key, errorText(err), claim.Retention)
-		return err2
+	err := in.retryConflicts(ctx, func() (err error) {
+		attempts, err = in.store.CountAttempt(ctx, claim.Scope, claim.Key, errorText(cause, rowErrorBytes), claim.Retention)
+		return err
 	})
 	switch {
-	case counting != nil:
-		if err := in.interruption(ctx, counting); err != nil {
+	case err != nil:
+		if err := in.interruption(ctx, err); err != nil {
 			return err
 		}
-		in.fail(ctx, message, result, fmt.Errorf("%w (and counting the attempt failed: %w)", err, counting), in.backoffMax, 0)
+		in.fail(ctx, message, result, fmt.Errorf("%w (and counting the attempt failed: %w)", cause, err), in.backoffMax, 0)
 		return nil
 	case attempts >= in.maxAttempts:
-		return in.setAside(ctx, message, result, ReasonAttempts, err, attempts)
+		return in.setAside(ctx, message, result, ReasonAttempts, cause, attempts)
 	}
 	pause := in.backoff(attempts)
-	if asked, ok := errors.AsType[*retryAfterError](err); ok {
+	if asked, ok := errors.AsType[*retryAfterError](cause); ok {
 		pause = asked.pause
 	}
-	in.fail(ctx, message, result, err, pause, attempts)
+	in.fail(ctx, message, result, cause, pause, attempts)
 	return nil
 }
 
@@ -123,36 +141,52 @@ func (in *Inbox[Tx]) attempt(ctx context.Context, messages []Message, results []
 	err := in.retryConflicts(ctx, func() error {
 		// An abandoned handler keeps the batch it belongs to, so each
 		// transaction gets a new one.
-		work = &batch[Tx]{in: in, now: start, messages: messages, settled: make([]settled, len(messages))}
-		return in.transact(ctx, func(ctx context.Context, t *transaction) error {
+		work = &batch[Tx]{in: in, now: start, messages: messages, claims: claims, decisions: make([]decision, len(messages))}
+		err := in.transact(ctx, func(ctx context.Context, t *transaction) error {
 			work.transaction = t
 			return in.store.Atomic(ctx, claims, work.run)
 		})
+		if errors.Is(err, idempotency.ErrTransactionEnded) {
+			err = endedError(err)
+		}
+		if err != nil && mayBeCommitted(err) {
+			work.rememberUnfinished(err)
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
 	took := time.Since(start)
-	for i, s := range work.settled {
-		results[i] = Result{Outcome: s.outcome, Err: s.reason.err()}
-		in.settled(ctx, &messages[i], s, took)
+	for i, d := range work.decisions {
+		results[i] = Result{Outcome: d.outcome, Err: d.reason.err()}
+		in.reportDecision(ctx, &messages[i], d, took)
 	}
 	return nil
 }
 
-// retryConflicts runs a transaction again that lost a conflict with another.
+// retryConflicts runs a transaction again that lost a conflict with another. If
+// it goes on losing, the conflict is its failure like any other.
 func (in *Inbox[Tx]) retryConflicts(ctx context.Context, transaction func() error) error {
 	for retry := 1; ; retry++ {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		err := transaction()
-		if !errors.Is(err, idempotency.ErrConflict) || retry > conflictRetries {
+		if !errors.Is(err, idempotency.ErrConflict) || isDecided(err) || retry > conflictRetries {
 			return err
 		}
 		in.counters.retries.Add(1)
 		wait(ctx, rand.N(conflictPause*time.Duration(retry)))
 	}
+}
+
+// isDecided: running it again at once is not what the handler asked for, or would
+// find its own commit and take it for somebody else's.
+func isDecided(err error) bool {
+	_, permanent := errors.AsType[*permanentError](err)
+	_, retryAfter := errors.AsType[*retryAfterError](err)
+	return permanent || retryAfter || mayBeCommitted(err)
 }
 
 // interruption returns the error that ends Process if err says nothing about
@@ -166,14 +200,29 @@ func (in *Inbox[Tx]) interruption(ctx context.Context, err error) error {
 	case errors.Is(err, ErrHandlerTimeout):
 		// The cancelled context may have cost the connection: not an outage.
 		return nil
-	case errors.Is(err, idempotency.ErrUnavailable),
-		errors.Is(err, idempotency.ErrCommitUnknown),
-		errors.Is(err, idempotency.ErrNotMigrated),
-		errors.Is(err, idempotency.ErrConflict):
-		in.report(ctx, Event{Kind: EventOutage, Count: 1, Err: err})
+	case isOutage(err):
 		return fmt.Errorf("inbox: %w", err)
 	}
 	return nil
+}
+
+// isOutage reports an error of the store. What a handler calls Permanent is its
+// own, even if it is such an error, as that of another store it uses.
+func isOutage(err error) bool {
+	permanent, isPermanent := errors.AsType[*permanentError](err)
+	for _, outage := range [...]error{idempotency.ErrUnavailable, idempotency.ErrCommitUnknown, idempotency.ErrNotMigrated} {
+		if errors.Is(err, outage) && !(isPermanent && errors.Is(permanent, outage)) {
+			return true
+		}
+	}
+	return false
+}
+
+// reportOutage reports the error that ended a call, unless its context did.
+func (in *Inbox[Tx]) reportOutage(ctx context.Context, err error) {
+	if ctx.Err() == nil && isOutage(err) {
+		in.report(ctx, Event{Kind: EventOutage, Count: 1, Err: err})
+	}
 }
 
 func (in *Inbox[Tx]) fail(ctx context.Context, message *Message, result *Result, err error, pause time.Duration, attempts int) {
@@ -187,7 +236,7 @@ func (in *Inbox[Tx]) setAside(ctx context.Context, message *Message, result *Res
 	start := time.Now()
 	claims := []idempotency.Claim{in.claim(message)}
 	if reason == ReasonIDReused {
-		claims[0] = in.reusedClaim(message)
+		claims[0] = in.asideClaim(reason, message, reusedKey(message))
 	}
 	letters := []DeadLetter{in.letter(message, reason, cause, attempts)}
 	var verdict idempotency.Verdict
@@ -196,6 +245,7 @@ func (in *Inbox[Tx]) setAside(ctx context.Context, message *Message, result *Res
 			if verdict = verdicts[0]; verdict != idempotency.Fresh {
 				return nil
 			}
+			in.unfinished.forget(claims[0])
 			return in.store.AddDeadLetters(ctx, tx, letters)
 		})
 	})
@@ -214,8 +264,16 @@ func (in *Inbox[Tx]) setAside(ctx context.Context, message *Message, result *Res
 		// Since the failure another process took the ID for another payload.
 		return in.setAside(ctx, message, result, ReasonIDReused, errIDReused, attempts)
 	case verdict == idempotency.Duplicate:
+		if ended := in.unfinished.cause(claims[0]); ended != nil {
+			// What could not be told a moment ago can be told now.
+			if settled, err := in.settleUnfinished(ctx, message, result, ended); settled || err != nil {
+				return err
+			}
+			in.fail(ctx, message, result, cause, inProgressPause, attempts)
+			return nil
+		}
 		*result = Result{Outcome: Duplicate}
-		in.settled(ctx, message, settled{outcome: Duplicate}, time.Since(start))
+		in.reportDecision(ctx, message, decision{outcome: Duplicate}, time.Since(start))
 		return nil
 	}
 	*result = Result{Outcome: Parked, Err: cause}

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/inbox"
 )
 
@@ -122,6 +124,27 @@ func TestMessageWithoutIDIsSetAsideOncePerDelivery(t *testing.T) {
 	}
 }
 
+// A topic that is deleted and made again counts from the start.
+func TestOtherMessageWithoutIDAtAKnownPositionIsSetAsideToo(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*inbox.Message){
+		"payload": func(m *inbox.Message) { m.Payload = []byte("another") },
+		"key":     func(m *inbox.Message) { m.Key = []byte("k") },
+		"headers": func(m *inbox.Message) { m.Headers = []inbox.Header{{Name: "n"}} },
+		"time":    func(m *inbox.Message) { m.Time = time.Now() },
+	} {
+		f := setup(t)
+		m := message("")
+		f.process(m)
+		change(&m)
+		f.wantOutcomes(f.process(m), "parked")
+		f.wantOutcomes(f.process(m), "duplicate")
+		if len(f.store.letters) != 2 {
+			t.Errorf("%s: %d letters", name, len(f.store.letters))
+		}
+	}
+}
+
 func TestDeliveryWithoutIDIsNoDuplicateOfAnIDThatLooksLikeItsPosition(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
@@ -165,6 +188,48 @@ func TestRecordsLiveADayLongerThanMessagesMayBeOld(t *testing.T) {
 	if got := f.store.claims[0].Retention; got != 4*day {
 		t.Errorf("claimed for %v", got)
 	}
+}
+
+// It gets too old later, so its record must be there later.
+func TestRecordOfAMessageFromTheFutureLivesUntilTheMessageIsTooOld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for ahead, want := range map[time.Duration]time.Duration{
+			40 * day:            44 * day,
+			-2 * day:            4 * day,
+			200 * 365 * day:     idempotency.MaxRetention,
+			1<<63 - 1:           idempotency.MaxRetention,
+			50000 * 365 * 86400: 50000*365*86400 + 4*day,
+		} {
+			for _, id := range []string{"a", ""} {
+				f := setup(t, inbox.Retention(3*day), inbox.FingerprintPayload(), inbox.MaxAttempts(1))
+				f.failOn(errHandler, "a")
+				m := message(id)
+				m.Time = time.Now().Add(ahead)
+				other := m
+				other.Payload = []byte("reused")
+				f.process(m, other)
+				for _, claim := range f.store.claims {
+					if claim.Retention != want {
+						t.Errorf("%v ahead: claimed in %s for %v, want %v", ahead, claim.Scope, claim.Retention, want)
+					}
+				}
+			}
+		}
+		f := setup(t, inbox.Retention(3*day))
+		m := message("far")
+		m.Time = time.Date(57000, 1, 1, 0, 0, 0, 0, time.UTC) // microseconds taken for milliseconds
+		f.wantOutcomes(f.process(m, m), "processed, duplicate")
+	})
+}
+
+func TestReusedIDIsFoundBeforeAnyHandlerRuns(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.FingerprintPayload(), inbox.Batch(5))
+	other := message("a")
+	other.Payload = []byte("something else")
+	f.wantOutcomes(f.process(message("a"), message("b"), other), "processed, processed, parked")
+	f.wantCalls("a", "b")
 }
 
 func TestReusedIDIsADeadLetter(t *testing.T) {

@@ -1,12 +1,9 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"time"
-
-	"github.com/onceward/onceward/idempotency"
 )
 
 // Mode says whether Redrive and Discard act.
@@ -34,24 +31,34 @@ type RedriveResult struct {
 	Gone int
 }
 
-// letterPage is how many dead letters are held in memory at a time; payloads may be large.
-const letterPage = 100
+const (
+	// listLimit bounds a list whose caller set no bound: its payloads are all
+	// in memory at once.
+	listLimit = 1000
 
-// discardBatch bounds one deletion, as pruneBatch does.
-const discardBatch = 1000
+	// letterPage is how many dead letters Redrive and Discard look at a time,
+	// without their payloads, and Discard deletes in one transaction.
+	letterPage = 1000
+)
 
-// DeadLetters lists the selected dead letters, oldest first.
+// DeadLetters lists the selected dead letters, oldest first. A bad filter is an
+// error that names the field.
 func (in *Inbox[Tx]) DeadLetters(ctx context.Context, filter Filter) ([]DeadLetter, error) {
-	if in.invalid != nil {
-		return nil, in.invalid
+	if err := cmp.Or(in.invalid, filter.validate()); err != nil {
+		return nil, err
+	}
+	if filter.Limit == 0 {
+		filter.Limit = listLimit
 	}
 	return in.store.DeadLetters(ctx, in.consumer, filter)
 }
 
 // Redrive runs the selected dead letters through the handler, oldest first, each
-// in one transaction with its removal. Messages that are set aside behind a key
-// while Redrive works are selected too, so that the key is free in the end; a
-// letter is tried once per call. A bulk handler gets one message at a time.
+// in one transaction with its removal; each is tried once per call. Letters that
+// are written while it works are selected too if it sees them. It may miss one that
+// was committed late, because letters are numbered when they are written and not
+// when they become visible: with ParkKey, redrive until nothing is Selected. A bulk
+// handler gets one message at a time.
 //
 // A letter whose handler fails stays, with the error and one attempt more; with
 // ParkKey the later ones of its key are Blocked. Redrive goes on with the others.
@@ -63,7 +70,11 @@ func (in *Inbox[Tx]) DeadLetters(ctx context.Context, filter Filter) ([]DeadLett
 func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (RedriveResult, error) {
 	var result RedriveResult
 	blocked := parkedKeys{}
+	rewritten := map[delivery]bool{}
 	err := in.eachLetter(ctx, filter, func(letter *DeadLetter) error {
+		if letter.Reason == ReasonUnfinished && rewritten[deliveryOf(letter)] {
+			return nil // tried already, and written again by this call
+		}
 		result.Selected++
 		if mode == DryRun {
 			return nil
@@ -72,113 +83,92 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 			result.Blocked++
 			return nil
 		}
-		start := time.Now()
-		err := in.retryConflicts(ctx, func() error { return in.redriveOne(ctx, letter.Number) })
-		if err == nil {
-			result.Redriven++
-			in.report(ctx, Event{Kind: EventRedriven, Message: letter.Message, Count: 1, Reason: letter.Reason, Duration: time.Since(start)})
-			return nil
-		}
-		if err := in.interruption(ctx, err); err != nil {
+		end, err := in.redrive(ctx, letter)
+		if err != nil {
 			return err
 		}
-		if letter.ParksKey && !errors.Is(err, ErrGone) {
+		switch end {
+		case redriven:
+			result.Redriven++
+		case gone:
+			result.Gone++
+		case blockedByOlder:
+			result.Blocked++
+		case failed, failedAndRewritten:
+			result.Failed++
+		}
+		if letter.ParksKey && end != redriven && end != gone {
 			blocked.add(&letter.Message)
 		}
-		switch {
-		case errors.Is(err, ErrGone):
-			result.Gone++
-			return nil
-		case errors.Is(err, ErrBehind), errors.Is(err, idempotency.ErrInProgress):
-			result.Blocked++
-			return nil
+		if end == failedAndRewritten {
+			rewritten[deliveryOf(letter)] = true
 		}
-		result.Failed++
-		return in.redriveFailed(ctx, letter, err)
+		return nil
 	})
+	if err != nil {
+		in.reportOutage(ctx, err)
+	}
 	return result, err
 }
 
-func (in *Inbox[Tx]) redriveOne(ctx context.Context, number int64) error {
-	return in.transact(ctx, func(ctx context.Context, t *transaction) error {
-		return in.store.TakeDeadLetter(ctx, in.consumer, number, func(ctx context.Context, tx Tx, letter DeadLetter) error {
-			handlerCtx, cancel := t.handlerContext(ctx)
-			defer cancel(nil)
-			if err := in.call(handlerCtx, t, tx, &letter.Message); err != nil {
-				return err
-			}
-			t.finish()
-			return nil
-		})
-	})
-}
-
-func (in *Inbox[Tx]) redriveFailed(ctx context.Context, letter *DeadLetter, cause error) error {
-	in.report(ctx, Event{Kind: EventFailed, Message: letter.Message, Count: 1, Attempts: letter.Attempts + 1, Err: cause})
-	err := in.retryConflicts(ctx, func() error {
-		return in.store.FailDeadLetter(ctx, in.consumer, letter.Number, errorText(cause))
-	})
-	if err == nil || errors.Is(err, ErrGone) || errors.Is(err, idempotency.ErrInProgress) {
-		// In progress: the rollback under an abandoned handler takes its time.
-		// The letter stays, the new error is in the log at least.
-		return nil
-	}
-	if err := in.interruption(ctx, err); err != nil {
-		return err
-	}
-	return fmt.Errorf("inbox: keeping the error of dead letter %d: %w", letter.Number, err)
-}
-
-// Discard deletes the selected dead letters for good and returns how many there
-// were. Keys that nothing waits behind any more are free. Their records stay, so
-// that a redelivery is still a duplicate.
+// Discard deletes the selected dead letters for good and returns how many it
+// deleted, or would in a DryRun. Keys that nothing waits behind any more are free.
+// Their records stay, so that a redelivery is still a duplicate.
 func (in *Inbox[Tx]) Discard(ctx context.Context, filter Filter, mode Mode) (int, error) {
 	total := 0
-	if mode == DryRun {
-		err := in.eachLetter(ctx, filter, func(*DeadLetter) error {
-			total++
+	err := in.eachPage(ctx, filter, func(letters []DeadLetter) error {
+		if mode == DryRun {
+			total += len(letters)
 			return nil
-		})
-		return total, err
-	}
-	if in.invalid != nil {
-		return 0, in.invalid
-	}
-	for {
-		part := filter
-		part.Limit = discardBatch
-		if filter.Limit > 0 {
-			part.Limit = min(part.Limit, filter.Limit-total)
 		}
-		var n int
+		page := Filter{Numbers: make([]int64, len(letters)), Limit: len(letters)}
+		for i := range letters {
+			page.Numbers[i] = letters[i].Number
+		}
+		n := 0
 		err := in.retryConflicts(ctx, func() (err error) {
-			n, err = in.store.DiscardDeadLetters(ctx, in.consumer, part)
+			n, err = in.store.DiscardDeadLetters(ctx, in.consumer, page)
 			return err
 		})
 		if err != nil {
 			if err := in.interruption(ctx, err); err != nil {
-				return total, err
+				return err
 			}
-			return total, fmt.Errorf("inbox: discarding dead letters: %w", err)
+			return fmt.Errorf("inbox: discarding dead letters: %w", err)
 		}
 		if n > 0 {
 			in.report(ctx, Event{Kind: EventDiscarded, Count: n})
 		}
-		if total += n; n < part.Limit || total == filter.Limit {
-			return total, nil
-		}
+		total += n
+		return nil
+	})
+	if err != nil {
+		in.reportOutage(ctx, err)
 	}
+	return total, err
 }
 
-// eachLetter visits the selected dead letters in the order of their numbers, page
-// by page, up to the filter's limit or until none is left, those written
-// meanwhile included.
+// eachLetter visits the selected dead letters in the order of their numbers.
 func (in *Inbox[Tx]) eachLetter(ctx context.Context, filter Filter, visit func(*DeadLetter) error) error {
-	if in.invalid != nil {
-		return in.invalid
+	return in.eachPage(ctx, filter, func(letters []DeadLetter) error {
+		for i := range letters {
+			if err := visit(&letters[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// eachPage visits the selected dead letters, without their payloads, in the order
+// of their numbers, up to the filter's limit or until a page is empty.
+func (in *Inbox[Tx]) eachPage(ctx context.Context, filter Filter, visit func([]DeadLetter) error) error {
+	if err := cmp.Or(in.invalid, filter.validate()); err != nil {
+		return err
 	}
+	page := filter
+	page.Brief = true
 	for left := filter.Limit; ; {
-		page := filter
 		page.Limit = letterPage
 		if filter.Limit > 0 {
 			page.Limit = min(page.Limit, left)
@@ -190,17 +180,20 @@ func (in *Inbox[Tx]) eachLetter(ctx context.Context, filter Filter, visit func(*
 			}
 			return fmt.Errorf("inbox: listing dead letters: %w", err)
 		}
-		for i := range letters {
-			if letters[i].Number <= filter.After {
-				// Going on would redrive it for ever.
-				return fmt.Errorf("inbox: the store returned dead letter %d after %d: it does not honour Filter.After", letters[i].Number, filter.After)
-			}
-			if err := visit(&letters[i]); err != nil {
-				return err
-			}
-			filter.After = letters[i].Number
+		if len(letters) == 0 {
+			return nil
 		}
-		if left -= len(letters); len(letters) == 0 || left == 0 {
+		for i := range letters {
+			if letters[i].Number <= page.After {
+				// Going on would redrive it for ever.
+				return fmt.Errorf("inbox: the store returned dead letter %d after %d: it does not honour Filter.After", letters[i].Number, page.After)
+			}
+			page.After = letters[i].Number
+		}
+		if err := visit(letters); err != nil {
+			return err
+		}
+		if left -= len(letters); left == 0 {
 			return nil
 		}
 	}

@@ -118,13 +118,13 @@ func TestRedriveReadsPageByPageAndTriesEachLetterOnce(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	var ids []string
-	for i := range 250 {
+	for i := range 1100 {
 		ids = append(ids, strconv.Itoa(i))
 	}
 	f.dead(messages(ids...)...)
 	f.on = func(context.Context, *fakeTx, inbox.Message) error { return errHandler }
-	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 250, Failed: 250})
-	f.redrive(inbox.Filter{Limit: 120}, inbox.RedriveResult{Selected: 120, Failed: 120})
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 1100, Failed: 1100})
+	f.redrive(inbox.Filter{Limit: 1050}, inbox.RedriveResult{Selected: 1050, Failed: 1050})
 }
 
 func TestLetterThatSomebodyElseRemovedIsGone(t *testing.T) {
@@ -209,6 +209,81 @@ func TestDryRunOnlyCounts(t *testing.T) {
 	}
 	f.wantLetters("a permanent", "b permanent")
 	f.wantCalls()
+}
+
+func TestNegativeLimitIsRefused(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(message("a"))
+	bad := inbox.Filter{Limit: -1}
+	_, list := f.inbox.DeadLetters(t.Context(), bad)
+	_, redrive := f.inbox.Redrive(t.Context(), bad, inbox.Apply)
+	_, discard := f.inbox.Discard(t.Context(), bad, inbox.Apply)
+	_, count := f.inbox.Discard(t.Context(), bad, inbox.DryRun)
+	for _, err := range []error{list, redrive, discard, count} {
+		if err == nil || !strings.Contains(err.Error(), "Filter.Limit is -1") {
+			t.Errorf("error is %v", err)
+		}
+	}
+	f.wantLetters("a permanent")
+}
+
+func TestPayloadsAreReadOnlyWhereTheyAreUsed(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(messages("a", "b")...)
+	f.on = func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+		if string(m.Payload) != "payload of "+m.ID {
+			t.Errorf("payload is %q", m.Payload)
+		}
+		return nil
+	}
+	f.redrive(inbox.Filter{Limit: 1}, inbox.RedriveResult{Selected: 1, Redriven: 1})
+	for _, mode := range []inbox.Mode{inbox.DryRun, inbox.Apply} {
+		if n, err := f.inbox.Discard(t.Context(), inbox.Filter{}, mode); err != nil || n != 1 {
+			t.Errorf("discard: %d, %v", n, err)
+		}
+	}
+	for _, filter := range f.store.listed {
+		if !filter.Brief && filter.Numbers == nil {
+			t.Errorf("listed with payloads: %+v", filter)
+		}
+	}
+	f.dead(message("c"))
+	letters, err := f.inbox.DeadLetters(t.Context(), inbox.Filter{})
+	if err != nil || string(letters[0].Message.Payload) != "payload of c" {
+		t.Errorf("list: %+v, %v", letters, err)
+	}
+	if got := f.store.listed[len(f.store.listed)-1].Limit; got != 1000 {
+		t.Errorf("limit of a list is %d", got)
+	}
+}
+
+// A page of which somebody else deletes a part meanwhile is not the last one.
+func TestDiscardGoesOnWhenSomebodyElseDeletesMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(message("first"))
+	for i := range 2500 {
+		letter := f.store.letters[0]
+		letter.Number = int64(i) + 2
+		f.store.letters = append(f.store.letters, letter)
+	}
+	in := inbox.New(thievingStore{f.store}, "billing", func(context.Context, *fakeTx, inbox.Message) error { return nil }, f.options(nil)...)
+	n, err := in.Discard(t.Context(), inbox.Filter{}, inbox.Apply)
+	if err != nil || n != 2501-3 || len(f.store.letters) != 0 {
+		t.Errorf("%d deleted, %d left, %v", n, len(f.store.letters), err)
+	}
+}
+
+// thievingStore loses a letter of each page between its listing and its deletion.
+type thievingStore struct{ *fakeStore }
+
+func (s thievingStore) DiscardDeadLetters(ctx context.Context, consumer string, filter inbox.Filter) (int, error) {
+	if _, err := s.fakeStore.DiscardDeadLetters(ctx, consumer, inbox.Filter{Numbers: filter.Numbers[:1], Limit: 1}); err != nil {
+		return 0, err
+	}
+	return s.fakeStore.DiscardDeadLetters(ctx, consumer, filter)
 }
 
 func TestDiscardDeletesWhatTheFilterSelects(t *testing.T) {

@@ -4,27 +4,28 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/idempotency"
 )
 
-// settled reports a committed message. On the good path, nobody listening, it
-// costs a counter and a check.
-func (in *Inbox[Tx]) settled(ctx context.Context, m *Message, s settled, took time.Duration) {
+// reportDecision reports a committed message. On the good path, nobody listening,
+// it costs a counter and a check.
+func (in *Inbox[Tx]) reportDecision(ctx context.Context, m *Message, d decision, took time.Duration) {
 	kind := EventProcessed
-	switch s.outcome {
+	switch d.outcome {
 	case Duplicate:
 		kind = EventDuplicate
 	case Parked:
 		kind = EventParked
 	case Processed, Failed, NotRun:
 	}
-	if s.reason == "" && in.hook == nil && !in.logger.Enabled(ctx, slog.LevelDebug) {
+	if d.reason == "" && in.hook == nil && !in.logger.Enabled(ctx, slog.LevelDebug) {
 		in.counters.count(kind, "", 1)
 		return
 	}
-	in.report(ctx, Event{Kind: kind, Message: *m, Count: 1, Reason: s.reason, Duration: took, Err: s.reason.err()})
+	in.report(ctx, Event{Kind: kind, Message: *m, Count: 1, Reason: d.reason, Duration: took, Err: d.reason.err()})
 }
 
 // report counts an event, passes it to the hook and logs it. It adds consumer
@@ -61,12 +62,36 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 		attrs = append(attrs, slog.Duration("took", event.Duration))
 	}
 	if event.Err != nil {
-		attrs = append(attrs, slog.String("error", errorText(event.Err)))
+		attrs = append(attrs, slog.String("error", errorText(event.Err, logErrorBytes)))
 	}
 	if panicked, ok := errors.AsType[*PanicError](event.Err); ok {
 		attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 	}
 	in.logger.LogAttrs(ctx, event.Level, logLine(event.Kind), attrs...)
+}
+
+const (
+	// rowErrorBytes bounds the text of an error in a row: enough for a stack
+	// trace, too little to fill a disk with the same one.
+	rowErrorBytes = 8 << 10
+
+	// logErrorBytes bounds it in a log line, which must not cost what a row may.
+	logErrorBytes = 1 << 10
+)
+
+// errorText is an error as it is stored and logged: valid text of at most limit
+// bytes, without NUL bytes, which PostgreSQL refuses. An ellipsis shows a cut.
+func errorText(err error, limit int) string {
+	const ellipsis = "…"
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	end := ""
+	if len(text) > limit {
+		text, end = text[:limit-len(ellipsis)], ellipsis
+	}
+	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "") + end
 }
 
 func logLine(kind EventKind) string {

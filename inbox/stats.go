@@ -8,7 +8,7 @@ import (
 // Stats are the counts of an Inbox since it was made.
 type Stats struct {
 	// Processed, Duplicates and Failed count messages by outcome; Failed also
-	// redrives that failed again.
+	// redrives that failed again, and batches whose transaction a handler ended.
 	Processed, Duplicates, Failed int64
 	// Parked counts messages set aside, by reason.
 	Parked map[Reason]int64
@@ -30,7 +30,7 @@ type Stats struct {
 // Stats returns the current counts.
 func (in *Inbox[Tx]) Stats() Stats { return in.counters.snapshot() }
 
-var reasons = [...]Reason{ReasonAttempts, ReasonPermanent, ReasonMissingID, ReasonTooOld, ReasonIDReused, ReasonBehind}
+var reasons = [...]Reason{ReasonAttempts, ReasonPermanent, ReasonMissingID, ReasonTooOld, ReasonIDReused, ReasonBehind, ReasonUnfinished}
 
 type counters struct {
 	processed, duplicates, failed, retries, outages, abandoned, redriven, discarded, pruned atomic.Int64

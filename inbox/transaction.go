@@ -37,7 +37,7 @@ type transaction struct {
 	told      time.Time // when its context was cancelled; zero: not yet
 	why       error     // why it was cancelled
 	cancel    context.CancelCauseFunc
-	timedOut  bool
+	succeeded int // calls of the handler that returned nil
 	abandoned *abandonedError
 }
 
@@ -112,7 +112,6 @@ func (t *transaction) inspect(ctx context.Context, stop context.CancelCauseFunc,
 		case ended:
 			t.tell(now, context.Cause(ctx))
 		case due <= 0:
-			t.timedOut = true
 			t.tell(now, ErrHandlerTimeout)
 		default:
 			return due, nil
@@ -157,7 +156,8 @@ func (t *transaction) enter(m *Message) error {
 	return nil
 }
 
-// leave is deferred around each call of a handler.
+// leave is deferred around each call of a handler. If the handler ends its
+// goroutine, err is still what it was before the call.
 func (t *transaction) leave(err *error) {
 	if value := recover(); value != nil {
 		*err = &PanicError{Value: value, Stack: debug.Stack()}
@@ -167,11 +167,29 @@ func (t *transaction) leave(err *error) {
 	t.phase = storing
 	switch {
 	case t.abandoned != nil:
-		*err = t.abandoned
-	case t.timedOut && *err != nil:
-		*err = fmt.Errorf("%w: %w", ErrHandlerTimeout, *err)
+		*err = t.abandoned // also if the handler succeeded late: nothing more is done here
+	case *err == nil:
+		t.succeeded++
+	case t.why == ErrHandlerTimeout: //nolint:errorlint // this very one, not that of an inbox around this one
+		*err = &handlerError{fmt.Errorf("%w: %w", ErrHandlerTimeout, *err)}
+	default:
+		*err = &handlerError{*err}
 	}
 }
+
+// progress returns how many calls of the handler succeeded, and whether all of
+// the transaction's work did.
+func (t *transaction) progress() (succeeded int, finished bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.succeeded, t.phase == committing
+}
+
+// handlerError is what a handler returned, apart from what the store adds to it.
+type handlerError struct{ err error }
+
+func (e *handlerError) Error() string { return e.err.Error() }
+func (e *handlerError) Unwrap() error { return e.err }
 
 // finish is the last thing that happens before the commit.
 func (t *transaction) finish() {
