@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
 
 // patience bounds every wait for a condition.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 // fakeCluster is an in-process broker with quick rebalances and one topic, "orders".
 func fakeCluster(t *testing.T, partitions int32, options ...kfake.Opt) (*kfake.Cluster, string) {
@@ -92,6 +92,13 @@ func consume(t *testing.T, config kafka.ConsumerConfig, processor inbox.Processo
 		case <-r.done:
 		case <-time.After(patience):
 			t.Error("Consume did not return")
+		}
+		if t.Failed() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, e := range r.events {
+				t.Logf("%s %s %s count=%d duration=%v error=%v", e.Consumer, e.Kind, e.Message.Position, e.Count, e.Duration, e.Err)
+			}
 		}
 	})
 	return r
