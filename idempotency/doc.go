@@ -31,10 +31,11 @@
 //	error                    what is known             what to do
 //	work's own error         rolled back               by policy: try again, set aside
 //	[ErrInProgress]          not claimed               try again a little later
-//	[ErrConflict]            rolled back               try again at once
+//	[ErrConflict]            rolled back               try again at once, a few times
 //	[ErrUnavailable]         not committed             try again when the store is back
 //	[ErrCommitUnknown]       committed or not          try again: the record decides
-//	[ErrTransactionEnded]    the work ended it itself  try again: the record decides
+//	[ErrTransactionEnded]    the work ended it itself  if it succeeded, try again: the
+//	                                                   record decides; if not, see there
 //
-// A retry after any of them is safe, because it begins with a claim.
+// A retry after any but the last is safe, because it begins with a claim.
 package idempotency

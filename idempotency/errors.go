@@ -9,7 +9,8 @@ var (
 	ErrInProgress = errors.New("claimed by a transaction that is still running")
 
 	// ErrConflict: the database chose this transaction as the victim of a
-	// deadlock or serialization failure. It was rolled back; run it again.
+	// deadlock or serialization failure. It was rolled back; run it again, but
+	// not for ever: work may meet the same conflict each time.
 	ErrConflict = errors.New("transaction lost a conflict with another one")
 
 	// ErrUnavailable: the store could not be reached, refused new work or
@@ -22,7 +23,9 @@ var (
 	ErrCommitUnknown = errors.New("commit outcome is unknown")
 
 	// ErrTransactionEnded: the work committed or rolled back the transaction
-	// it was lent. The next claim will tell which.
+	// it was lent. The next claim will tell which; after a commit by work that
+	// failed it says Duplicate of something that was not done. An error that the
+	// work returned as well is wrapped, too.
 	ErrTransactionEnded = errors.New("the transaction was ended by the code it was lent to")
 
 	// ErrNotMigrated: the store's tables are missing or older than this version needs.

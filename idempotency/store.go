@@ -12,7 +12,9 @@ type Store[Tx any] interface {
 	// the first counts; the others are Duplicate or Reused.
 	//
 	// work is called even if nothing is Fresh. It must not end tx, and tx is
-	// dead once it has returned. Store errors are the sentinels of this package.
+	// dead once it has returned. If work ended tx all the same, the error is
+	// ErrTransactionEnded, whatever work returned, as far as the driver can tell.
+	// Store errors are the sentinels of this package.
 	//
 	// Atomic blocks while another transaction holds a claim, bounded by the
 	// store's claim wait. When ctx ends before the commit began, the

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/onceward/onceward/idempotency"
@@ -78,15 +79,11 @@ func (b *batch[Tx]) run(ctx context.Context, tx Tx, verdicts []idempotency.Verdi
 // decide fills the decisions and returns the dead letters among them.
 func (b *batch[Tx]) decide(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) ([]DeadLetter, error) {
 	// These are recorded under another key, which needs another claim.
-	for i, verdict := range verdicts {
-		switch {
-		case verdict == idempotency.Reused:
-			return nil, errIDReused
-		case verdict == idempotency.Duplicate && b.in.unfinished.cause(b.claims[i]) != nil:
-			return nil, errUnfinished
-		case verdict == idempotency.Fresh:
-			b.in.unfinished.forget(b.claims[i]) // what it was recorded by was rolled back
-		}
+	if slices.Contains(verdicts, idempotency.Reused) {
+		return nil, errIDReused
+	}
+	if b.in.unfinished.anyCommitted(b.claims, verdicts) {
+		return nil, errUnfinished
 	}
 	parked, err := b.parkedKeys(ctx, tx, verdicts)
 	if err != nil {

@@ -37,10 +37,13 @@
 //	handler panics, or calls runtime.Goexit   yes       as an error; the process lives on
 //	handler runs past HandlerTimeout          yes       as an error; its context is cancelled
 //	  and does not return a second later      yes       also abandoned, see below
-//	handler commits or rolls back tx          yes       Failed; the next claim tells which
+//	handler commits tx and returns nil        yes       Failed; the next claim says Duplicate
+//	handler commits tx and fails              –         Parked, unfinished, see below
+//	handler rolls back tx                     yes       as an error
 //	commit refused, as by a constraint        yes       Failed; Parked after MaxAttempts
 //	claim is in progress elsewhere            no        Failed for a second
 //	deadlock or serialization failure         no        run again at once, five times at most
+//	  and again the sixth time                yes       as an error
 //	store unavailable or not migrated         no        Process returns the error
 //	commit outcome unknown                    no        Process returns the error; the record decides
 //	ctx of Process ended                      no        Process returns the error
@@ -67,6 +70,21 @@
 // cannot stop one. Nothing it does later on tx has an effect. Each abandoned
 // handler holds its memory until it returns, so EventAbandoned calls for a repair.
 //
+// # A handler that ends its transaction
+//
+// Commit and rollback are the inbox's. A handler that commits by itself commits the
+// records of all messages of its [Batch], also of those whose handlers then fail
+// or never run; the next claims call them duplicates. The inbox remembers which
+// had not succeeded and sets them aside as unfinished, and reports the mistake as
+// EventFailed. This memory is in the process: if it dies between the handler's
+// commit and the next claim, or another process is delivered the message first,
+// the duplicate is believed and the message lost. The store tells the inbox of an
+// ended transaction; see its documentation for what it cannot see. A handler that
+// never returns or ends its goroutine may have committed before: its messages are
+// remembered, too. If such a one was rolled back, and another process handles the
+// message before the next claim here, its letter is needless: look at the effects
+// before redriving an unfinished message.
+//
 // # Dead letters
 //
 // A dead letter keeps the message until a person calls [Inbox.Redrive] or
@@ -76,7 +94,8 @@
 //
 // # Retention
 //
-// A record lives for [Retention] and a day. A message older than Retention,
+// A record lives for [Retention] and a day, and if the message is stamped in the
+// future, for as long again as that is away. A message older than Retention,
 // by its own timestamp and the clock of this process, is not run: its record may
 // have expired. The day between is for clocks, which may be wrong by less than that.
 // Messages without a timestamp can't be judged and are run. Maintain prunes what

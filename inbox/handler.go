@@ -11,8 +11,9 @@ import (
 // the claim: when it returns nil, both are committed together; when it returns an
 // error or panics, both are rolled back.
 //
-// It must not commit or roll back tx, nor use it after returning. When ctx ends
-// it should return soon; see HandlerTimeout.
+// It must not commit or roll back tx, nor use it after returning; see the package
+// documentation for what becomes of its message otherwise. When ctx ends it should
+// return soon; see HandlerTimeout.
 type Handler[Tx any] func(ctx context.Context, tx Tx, message Message) error
 
 // BulkHandler does the work of several messages in one call: all new messages
@@ -25,7 +26,9 @@ type BulkHandler[Tx any] func(ctx context.Context, tx Tx, messages []Message) er
 var ErrHandlerTimeout = errors.New("handler ran past its HandlerTimeout")
 
 // Permanent marks an error that no retry will cure: the message is set aside at
-// once. Permanent(nil) is nil.
+// once, even if the error is one of idempotency's, which would otherwise be tried
+// again. Only when the inbox's own store is out does the message wait, and the
+// handler is asked again. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil

@@ -45,7 +45,8 @@ const (
 // Batch is how many messages at most share one transaction. Default 1: one
 // message, one transaction, the easiest to reason about. When a batch fails it
 // is rolled back and run again one by one, so a bad message fails alone; a
-// handler must therefore keep to the transaction, as always. 100 is a good value
+// handler must therefore keep to the transaction, as always, and never end it: the
+// records of all the messages are in it (ReasonUnfinished). 100 is a good value
 // where throughput counts.
 func Batch(messages int) Option {
 	return func(c *config) { c.batch = messages }
@@ -55,7 +56,8 @@ func Batch(messages int) Option {
 // letter. Default 10: with the default backoff half a minute of trying on average,
 // enough for a restart of what the handler depends on. Attempts are counted in
 // the store and survive rollbacks and restarts; outages of the store, ended
-// contexts and claims in progress elsewhere spend none.
+// contexts and claims in progress elsewhere spend none. A deadlock or serialization
+// failure is one attempt after five more tries at once.
 func MaxAttempts(attempts int) Option {
 	return func(c *config) { c.maxAttempts = attempts }
 }
@@ -73,6 +75,10 @@ func Backoff(minimum, maximum time.Duration) Option {
 // more second is abandoned: its transaction is rolled back, its goroutine left
 // behind, and the call counts as a failed attempt. Default 30 s: longer than any
 // healthy transaction, and a hung one is noticed within a minute.
+//
+// The context has no deadline, because one context serves all calls of a batch
+// and each has its own time: what asks for ctx.Deadline, as some clients do to set a
+// timeout of their own, is told that there is none, and must watch ctx.Done.
 func HandlerTimeout(timeout time.Duration) Option {
 	return func(c *config) { c.handlerTimeout = timeout }
 }
@@ -81,7 +87,21 @@ func HandlerTimeout(timeout time.Duration) Option {
 // record lives: a day longer, so that clocks may differ by less than a day. It must
 // outlive the longest time in which a duplicate can still arrive. Default
 // 14 days: longer than Kafka keeps messages by default (7 days), as long as SQS
-// can (14 days). At least one minute, at most 100 years.
+// can (14 days). At least one minute, at most 100 years less a day.
+//
+// Raising it is no change of this line alone: records claimed under the shorter one
+// expire by it, and messages older than the shorter and younger than the longer
+// one would be handled again. Lengthen the records first, in PostgreSQL by
+//
+//	UPDATE onceward.record SET expires_at = created_at + interval '31 days'
+//	WHERE (starts_with(scope, 'billing/') OR starts_with(scope, 'billing:'))
+//	  AND expires_at < created_at + interval '31 days'
+//
+// with the new Retention and a day. Repeat it within each old Retention until
+// records reach back far enough, for as long as the new one exceeds the old one; then
+// deploy, and run it a last time when the last old process has stopped. If no
+// message older than the old Retention is ever delivered, deploying is enough.
+// Lowering it needs nothing.
 func Retention(retention time.Duration) Option {
 	return func(c *config) { c.retention = retention }
 }

@@ -211,7 +211,7 @@ func (in *Inbox[Tx]) interruption(ctx context.Context, err error) error {
 func isOutage(err error) bool {
 	permanent, isPermanent := errors.AsType[*permanentError](err)
 	for _, outage := range [...]error{idempotency.ErrUnavailable, idempotency.ErrCommitUnknown, idempotency.ErrNotMigrated} {
-		if errors.Is(err, outage) && !(isPermanent && errors.Is(permanent, outage)) {
+		if errors.Is(err, outage) && (!isPermanent || !errors.Is(permanent, outage)) {
 			return true
 		}
 	}

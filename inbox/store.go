@@ -19,12 +19,14 @@ type Store[Tx any] interface {
 	Check(ctx context.Context) error
 
 	// CountAttempt counts one failed attempt at a record in a transaction of
-	// its own and returns the number so far. The count lives for retention.
+	// its own and returns the number so far. The count lives for retention from
+	// the last attempt, on the store's clock; after that the next attempt is
+	// number 1, whether Prune has deleted it or not.
 	CountAttempt(ctx context.Context, scope, key, cause string, retention time.Duration) (int, error)
 
 	// ParkedKeys reports, for each key of topic, whether messages with that key
 	// wait behind a dead letter of the consumer. Until tx ends, those that are
-	// parked stay parked.
+	// parked stay parked. It is called with the topics in ascending order.
 	ParkedKeys(ctx context.Context, tx Tx, consumer, topic string, keys [][]byte) ([]bool, error)
 
 	// AddDeadLetters writes dead letters in tx, in their order, and parks the
@@ -32,6 +34,7 @@ type Store[Tx any] interface {
 	AddDeadLetters(ctx context.Context, tx Tx, letters []DeadLetter) error
 
 	// DeadLetters lists the consumer's selected dead letters, oldest first.
+	// Limit is always positive, here and in DiscardDeadLetters.
 	DeadLetters(ctx context.Context, consumer string, filter Filter) ([]DeadLetter, error)
 
 	// TakeDeadLetter removes one dead letter and runs work on it in the same

@@ -67,6 +67,26 @@ func (u *unfinished) cause(claim idempotency.Claim) error {
 	return u.causes[recordID{claim.Scope, claim.Key}]
 }
 
+// anyCommitted reports whether the record of one of these was committed, and
+// forgets those whose verdicts show that they were rolled back. Usually it looks
+// at an empty map, once a batch.
+func (u *unfinished) anyCommitted(claims []idempotency.Claim, verdicts []idempotency.Verdict) (found bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.causes) == 0 {
+		return false
+	}
+	for i, claim := range claims {
+		id := recordID{claim.Scope, claim.Key}
+		if verdicts[i] == idempotency.Fresh {
+			delete(u.causes, id)
+		} else if u.causes[id] != nil {
+			found = true
+		}
+	}
+	return found
+}
+
 func (u *unfinished) forget(claim idempotency.Claim) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -301,12 +301,15 @@ func TestHandlerThatCommitsInsideABatchLosesNothingOnSQLite(t *testing.T) {
 					}
 					ends[id]++
 				}
+				if err := rows.Err(); err != nil {
+					t.Fatal(err)
+				}
 				letters, err := in.DeadLetters(t.Context(), inbox.Filter{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, letter := range letters {
-					// c's own effect is committed although its handler failed: a person decides.
+					// The effect of 2 is committed although its handler failed: a person decides.
 					if letter.Message.ID != "2" {
 						ends[letter.Message.ID]++
 					}
