@@ -29,7 +29,8 @@ type Event struct {
 	Level    slog.Level
 	Consumer string
 	// Message is the ID, topic and position of the message concerned, without
-	// key, payload and headers.
+	// key, payload and headers. Empty if it concerns a batch: a handler ended its
+	// transaction, and whose is not known.
 	Message Message
 	// Count is how many messages or records the event stands for; at least 1.
 	Count int

@@ -185,7 +185,8 @@ func (c *config) validate(hasStore, hasHandler bool) error {
 		problem("HandlerTimeout(%v): pass how long one call of the handler may take", c.handlerTimeout)
 	}
 	if c.retention < minRetention || c.retention > maxRetention {
-		problem("Retention(%v): pass at least a minute and at most 100 years less a day; it must outlive the longest time in which a duplicate can still arrive", c.retention)
+		problem("Retention(%v): pass at least a minute and at most 100 years less a day; "+
+			"it must outlive the longest time in which a duplicate can still arrive", c.retention)
 	}
 	return errors.Join(problems...)
 }

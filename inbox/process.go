@@ -149,7 +149,9 @@ func (in *Inbox[Tx]) attempt(ctx context.Context, messages []Message, results []
 		if errors.Is(err, idempotency.ErrTransactionEnded) {
 			err = endedError(err)
 		}
-		if err != nil && mayBeCommitted(err) {
+		// Of a handler that was abandoned because ctx ended, another process may
+		// handle the message next; that it had committed is far less likely.
+		if err != nil && mayBeCommitted(err) && (ctx.Err() == nil || errors.Is(err, idempotency.ErrTransactionEnded)) {
 			work.rememberUnfinished(err)
 		}
 		return err
@@ -245,7 +247,7 @@ func (in *Inbox[Tx]) setAside(ctx context.Context, message *Message, result *Res
 			if verdict = verdicts[0]; verdict != idempotency.Fresh {
 				return nil
 			}
-			in.unfinished.forget(claims[0])
+			in.unfinished.forget(claims[0], verdict)
 			return in.store.AddDeadLetters(ctx, tx, letters)
 		})
 	})

@@ -17,7 +17,7 @@ import (
 //	transaction was ended by its handler, or may have been
 //	   │ which of its new messages had not succeeded is remembered
 //	   ▼ next claim of such a message
-//	Fresh: it was rolled back ──▶ forgotten; run like any other
+//	Fresh: it was rolled back ──▶ all of it is forgotten; run like any other
 //	Duplicate: it was committed ─▶ set aside, unfinished; then forgotten
 //
 // The memory is that of this process. If it dies before the next claim, or the
@@ -41,80 +41,122 @@ func mayBeCommitted(err error) bool {
 	return abandoned || errors.Is(err, errGoexit) || errors.Is(err, idempotency.ErrTransactionEnded)
 }
 
-// unfinished remembers by their records the messages of such transactions, and
-// why each failed. It holds them for as long as the store is out or the message is
-// not delivered again: a few strings for each such mistake.
+// unfinished remembers such transactions by the records they inserted, until each
+// record's next claim: a few strings for each mistake, which stay if the message is
+// never delivered here again.
 type unfinished struct {
-	mu     sync.Mutex
-	causes map[recordID]error
+	mu      sync.Mutex
+	records map[recordID]remembered
 }
 
 type recordID struct{ scope, key string }
 
-func (u *unfinished) remember(claim idempotency.Claim, cause error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.causes == nil {
-		u.causes = map[recordID]error{}
-	}
-	u.causes[recordID{claim.Scope, claim.Key}] = cause
+func recordOf(claim idempotency.Claim) recordID { return recordID{claim.Scope, claim.Key} }
+
+// remembered is a record of a transaction that may be committed.
+type remembered struct {
+	*endedTransaction
+
+	succeeded bool // its handler did
 }
 
-// cause returns why the message failed, nil if it is none of these.
+type endedTransaction struct {
+	cause   error
+	records []recordID
+}
+
+// rememberUnfinished remembers a transaction that may be committed. Its goroutine
+// may still run: everything read here was written before a handler was entered, or
+// is guarded by the transaction.
+func (b *batch[Tx]) rememberUnfinished(cause error) {
+	if b.transaction == nil {
+		return // it never began
+	}
+	succeeded, finished := b.progress()
+	ended := &endedTransaction{cause: cause}
+	u := &b.in.unfinished
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.records == nil {
+		u.records = map[recordID]remembered{}
+	}
+	for i, d := range b.decisions {
+		done := finished
+		switch d.outcome {
+		case Processed:
+			done = succeeded > 0
+			if b.in.bulk == nil {
+				succeeded-- // they ran in this order
+			}
+		case Parked:
+		case Duplicate, Failed, NotRun:
+			continue // its record is not of this transaction
+		}
+		id := recordOf(b.claims[i])
+		ended.records = append(ended.records, id)
+		u.records[id] = remembered{ended, done}
+	}
+}
+
+// cause returns why a message failed that is remembered as unfinished, else nil.
 func (u *unfinished) cause(claim idempotency.Claim) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.causes[recordID{claim.Scope, claim.Key}]
+	if r, ok := u.records[recordOf(claim)]; ok && !r.succeeded {
+		return r.cause
+	}
+	return nil
 }
 
-// anyCommitted reports whether the record of one of these was committed, and
-// forgets those whose verdicts show that they were rolled back. Usually it looks
-// at an empty map, once a batch.
-func (u *unfinished) anyCommitted(claims []idempotency.Claim, verdicts []idempotency.Verdict) (found bool) {
+// anyCommitted reports whether a message is unfinished and its record was
+// committed. Usually it looks at an empty map, once a batch.
+func (u *unfinished) anyCommitted(claims []idempotency.Claim, verdicts []idempotency.Verdict) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.causes) == 0 {
+	if len(u.records) == 0 {
 		return false
 	}
 	for i, claim := range claims {
-		id := recordID{claim.Scope, claim.Key}
 		if verdicts[i] == idempotency.Fresh {
-			delete(u.causes, id)
-		} else if u.causes[id] != nil {
+			u.rolledBack(recordOf(claim))
+		}
+	}
+	found := false
+	for i, claim := range claims {
+		r, ok := u.records[recordOf(claim)]
+		switch {
+		case !ok || verdicts[i] == idempotency.Fresh:
+		case r.succeeded:
+			delete(u.records, recordOf(claim))
+		default:
 			found = true
 		}
 	}
 	return found
 }
 
-func (u *unfinished) forget(claim idempotency.Claim) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.causes, recordID{claim.Scope, claim.Key})
+// rolledBack forgets the transaction that had inserted a record, now that the
+// record was found missing: then all of its records are.
+func (u *unfinished) rolledBack(id recordID) {
+	r, ok := u.records[id]
+	if !ok {
+		return
+	}
+	for _, other := range r.records {
+		if u.records[other].endedTransaction == r.endedTransaction {
+			delete(u.records, other)
+		}
+	}
 }
 
-// rememberUnfinished remembers what had not succeeded in a transaction that may be
-// committed. Its goroutine may still run: everything read here was written before
-// a handler was entered, or is guarded by the transaction.
-func (b *batch[Tx]) rememberUnfinished(cause error) {
-	if b.transaction == nil {
-		return // it never began
+// forget ends the memory of one record, now that its claim had this verdict.
+func (u *unfinished) forget(claim idempotency.Claim, verdict idempotency.Verdict) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if verdict == idempotency.Fresh {
+		u.rolledBack(recordOf(claim))
 	}
-	succeeded, finished := b.progress()
-	for i, d := range b.decisions {
-		switch {
-		case d.outcome == Processed && b.in.bulk == nil && succeeded > 0:
-			succeeded-- // they ran in this order
-			continue
-		case d.outcome == Processed && b.in.bulk != nil && succeeded > 0:
-			continue
-		case d.outcome == Parked && finished:
-			continue
-		case d.outcome != Processed && d.outcome != Parked:
-			continue // it was a duplicate before
-		}
-		b.in.unfinished.remember(b.claims[i], cause)
-	}
+	delete(u.records, recordOf(claim))
 }
 
 // settleUnfinished finds out what became of a message that is remembered, and sets
@@ -140,7 +182,7 @@ func (in *Inbox[Tx]) settleUnfinished(ctx context.Context, message *Message, res
 	})
 	switch {
 	case errors.Is(err, errRolledBack):
-		in.unfinished.forget(own)
+		in.unfinished.forget(own, idempotency.Fresh)
 		return false, nil
 	case err != nil:
 		if err := in.interruption(ctx, err); err != nil {
@@ -152,7 +194,7 @@ func (in *Inbox[Tx]) settleUnfinished(ctx context.Context, message *Message, res
 		in.fail(ctx, message, result, fmt.Errorf("%w (and setting it aside failed: %w)", cause, err), in.backoffMax, 0)
 		return true, nil
 	}
-	in.unfinished.forget(own)
+	in.unfinished.forget(own, idempotency.Duplicate)
 	if aside != idempotency.Fresh {
 		*result = Result{Outcome: Duplicate}
 		in.reportDecision(ctx, message, decision{outcome: Duplicate}, time.Since(start))

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -148,7 +149,7 @@ func TestLettersThatAHandlerCommittedTooEarlyAreWrittenAllTheSame(t *testing.T) 
 func TestHandlerThatCommitsAndHangsLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 3} {
-		t.Run(fmt.Sprint(batch), func(t *testing.T) {
+		t.Run(strconv.Itoa(batch), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := setup(t, inbox.HandlerTimeout(time.Second), inbox.Batch(batch))
@@ -193,6 +194,43 @@ func TestMessageHandledElsewhereAfterAFailedBatchIsADuplicate(t *testing.T) {
 	}
 	f.wantOutcomes(f.process(messages("a", "b")...), "processed, duplicate")
 	f.wantLetters()
+}
+
+// That a handler hung is no sign that it had committed, once the rollback shows.
+func TestMessagesHandledElsewhereAfterAHungHandlerAreDuplicates(t *testing.T) {
+	t.Parallel()
+	for _, lostLease := range []bool{false, true} {
+		t.Run(strconv.FormatBool(lostLease), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := setup(t, inbox.HandlerTimeout(time.Minute), inbox.Batch(3))
+				other := inbox.New(f.store, "billing", func(_ context.Context, tx *fakeTx, m inbox.Message) error { return tx.Do(m.ID) })
+				hang := make(chan struct{})
+				f.on = func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+					if m.ID == "b" {
+						<-hang
+					}
+					return nil
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if lostLease {
+					time.AfterFunc(time.Second, cancel)
+				}
+				if _, err := f.inbox.Process(ctx, messages("a", "b", "c")); (err != nil) != lostLease {
+					t.Fatal(err)
+				}
+				if _, err := other.Process(t.Context(), messages("a", "b", "c")); err != nil {
+					t.Fatal(err)
+				}
+				f.wantOutcomes(f.process(messages("a", "b", "c")...), "duplicate, duplicate, duplicate")
+				f.wantLetters()
+				f.wantEffects("a", "b", "c")
+				close(hang)
+				synctest.Wait()
+			})
+		})
+	}
 }
 
 func TestBulkHandlerThatCommitsIsDoneWholeOrNotAtAll(t *testing.T) {
