@@ -79,7 +79,9 @@
 // EventFailed. This memory is in the process: if it dies between the handler's
 // commit and the next claim, or another process is delivered the message first,
 // the duplicate is believed and the message lost. The store tells the inbox of an
-// ended transaction; see its documentation for what it cannot see. A handler that
+// ended transaction; see its documentation for what it cannot see. What handlers
+// write after one of them has committed and begun another transaction by
+// statements of its own is not guaranteed by anything. A handler that
 // never returns or ends its goroutine may have committed before: its messages are
 // remembered, too. If such a one was rolled back, and another process handles the
 // message before the next claim here, its letter is needless: look at the effects
