@@ -130,21 +130,24 @@ type record struct {
 	more       cursor // stands before the headers
 }
 
-// next reads a record from log.
-func (b *batch) next(log *cursor) (record, error) {
+// next reads a record from log into r.
+func (b *batch) next(log *cursor, r *record) error {
 	c := cursor{rest: log.nullable()}
+	if log.err != nil {
+		return log.err
+	}
 	c.bytes(1) // attributes: unused
-	r := record{time: b.firstTime + c.varint(), offset: b.base + c.varint(), key: c.nullable(), value: c.nullable()}
-	r.headers = int(c.varint())
+	r.time = b.firstTime + c.varint()
 	if b.attributes&logAppendTime != 0 {
 		r.time = b.lastTime
 	}
+	r.offset = b.base + c.varint()
+	r.key = c.nullable()
+	r.value = c.nullable()
+	r.headers = int(c.varint())
 	if r.headers < 0 || r.headers > len(c.rest) {
-		c.err = errShort
+		return errShort
 	}
 	r.more = c
-	if log.err != nil {
-		return r, log.err
-	}
-	return r, c.err
+	return c.err
 }

@@ -166,10 +166,10 @@ func (f *fetcher) read(b *batch, from int64, out *fetched) error {
 		if err != nil {
 			return err
 		}
-		for _, r := range records {
-			b.last = max(b.last, r.offset)
-			if r.offset >= from {
-				if err := f.messages.add(r); err != nil {
+		for i := range records {
+			b.last = max(b.last, records[i].offset)
+			if records[i].offset >= from {
+				if err := f.messages.add(&records[i]); err != nil {
 					return err
 				}
 			}
@@ -183,15 +183,15 @@ func (f *fetcher) read(b *batch, from int64, out *fetched) error {
 	}
 	out.bytes += len(unpacked)
 	log := cursor{rest: unpacked}
+	var r record
 	for range b.count {
-		r, err := b.next(&log)
-		if err != nil {
+		if err := b.next(&log, &r); err != nil {
 			return err
 		}
 		if r.offset < from { // a broker sends whole batches
 			continue
 		}
-		if err := f.messages.add(r); err != nil {
+		if err := f.messages.add(&r); err != nil {
 			return err
 		}
 	}

@@ -51,17 +51,18 @@ func (m *messages) begin(n int, last int64) {
 }
 
 // add makes a message of a record.
-func (m *messages) add(r record) error {
+func (m *messages) add(r *record) error {
 	headers, err := m.readHeaders(r)
 	if err != nil {
 		return err
 	}
-	m.out = append(m.out, inbox.Message{
-		Source: m.topic, Topic: m.topic, Key: r.key, Payload: r.value, Headers: headers,
-		Time: recordTime(r.time), Position: m.position(r.offset),
-	})
+	m.out = append(m.out, inbox.Message{})
+	out := &m.out[len(m.out)-1] // filled in place: it is large, and there are many
+	out.Source, out.Topic = m.topic, m.topic
+	out.Key, out.Payload, out.Headers = r.key, r.value, headers
+	out.Time, out.Position = recordTime(r.time), m.position(r.offset)
+	m.identity.Resolve(out, "")
 	m.offsets = append(m.offsets, r.offset)
-	m.identity.Resolve(&m.out[len(m.out)-1], "")
 	return nil
 }
 
@@ -77,7 +78,7 @@ func (m *messages) end() ([]inbox.Message, []int64) {
 	return out, offsets
 }
 
-func (m *messages) readHeaders(r record) ([]inbox.Header, error) {
+func (m *messages) readHeaders(r *record) ([]inbox.Header, error) {
 	if r.headers == 0 {
 		return nil, nil
 	}
