@@ -51,7 +51,7 @@ CREATE TABLE onceward.attempt (
     scope      text        COLLATE "C" NOT NULL,
     key        text        COLLATE "C" NOT NULL,
     attempts   integer     NOT NULL,
-    -- The last error, cut to 8 KB.
+    -- The last error.
     error      text        NOT NULL,
     first_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -73,9 +73,9 @@ CREATE TABLE onceward.dead_letter (
     topic        text        COLLATE "C" NOT NULL,
     source       text        COLLATE "C" NOT NULL,
     message_id   text        COLLATE "C" NOT NULL,
-    -- attempts, permanent, missing_id, too_old, id_reused, behind
+    -- attempts, permanent, missing_id, too_old, id_reused, unfinished, behind
     reason       text        NOT NULL,
-    -- The last error, cut to 8 KB, and how often the handler failed.
+    -- The last error, and how often the handler failed.
     error        text        NOT NULL,
     attempts     integer     NOT NULL,
     -- The ordering key. NULL: the message has none, which is not the same as an empty one.

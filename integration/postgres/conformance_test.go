@@ -2,7 +2,10 @@ package postgres_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,45 +19,62 @@ import (
 
 func TestStoreConforms(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Database[pgx.Tx] {
-		url, admin := newDatabase(t)
-		return pgxDatabase{database{url, admin}}
-	})
+	url, admin := newDatabase(t)
+	storetest.Run(t, func(t *testing.T) storetest.Database[pgx.Tx] { return pgxDatabase{newSchema(t, url, admin)} })
 }
 
 func TestSQLStoreConforms(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] {
-		url, admin := newDatabase(t)
-		return sqlDatabase{database{url, admin}}
-	})
+	url, admin := newDatabase(t)
+	storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] { return sqlDatabase{newSchema(t, url, admin)} })
 }
 
-// database is the part of storetest.Database that needs no store.
-type database struct {
-	url   string
-	admin *pgxpool.Pool
+// schema is the part of storetest.Database that needs no store. A schema for each
+// test makes as good a database of its own as CREATE DATABASE, in a tenth of the time.
+type schema struct {
+	url    string
+	admin  *pgxpool.Pool
+	name   string
+	effect string
 }
 
-func (d database) CountEffects(t *testing.T, name string) int { return effects(t, d.admin, name) }
-
-func (d database) Age(t *testing.T, by time.Duration) {
-	interval := by.Microseconds()
-	execute(t, d.admin, `UPDATE onceward.record SET expires_at = expires_at - $1 * interval '1 microsecond',
-		created_at = created_at - $1 * interval '1 microsecond'`, interval)
-	execute(t, d.admin, `UPDATE onceward.attempt SET expires_at = expires_at - $1 * interval '1 microsecond',
-		first_at = first_at - $1 * interval '1 microsecond', last_at = last_at - $1 * interval '1 microsecond'`, interval)
-	execute(t, d.admin, `UPDATE onceward.dead_letter SET created_at = created_at - $1 * interval '1 microsecond'`, interval)
+func newSchema(t *testing.T, url string, admin *pgxpool.Pool) schema {
+	t.Helper()
+	sum := sha256.Sum256([]byte(t.Name()))
+	s := schema{url: url, admin: admin, name: fmt.Sprintf("test %x", sum[:8])}
+	s.effect = pgx.Identifier{s.name, "effect"}.Sanitize()
+	if err := postgres.New(admin, postgres.WithSchema(s.name)).Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, admin, `CREATE TABLE `+s.effect+` (name text NOT NULL)`)
+	return s
 }
 
-type pgxDatabase struct{ database }
+func (s schema) CountEffects(t *testing.T, name string) int {
+	t.Helper()
+	return queryRow[int](t, s.admin, `SELECT count(*) FROM `+s.effect+` WHERE name = $1`, name)
+}
+
+func (s schema) Age(t *testing.T, by time.Duration) {
+	t.Helper()
+	for table, times := range map[string][]string{
+		"record": {"expires_at", "created_at"}, "attempt": {"expires_at", "first_at", "last_at"}, "dead_letter": {"created_at"},
+	} {
+		for i, column := range times {
+			times[i] = column + ` = ` + column + ` - $1 * interval '1 microsecond'`
+		}
+		execute(t, s.admin, `UPDATE `+pgx.Identifier{s.name, table}.Sanitize()+` SET `+strings.Join(times, ", "), by.Microseconds())
+	}
+}
+
+type pgxDatabase struct{ schema }
 
 func (d pgxDatabase) Open(t *testing.T, claimWait time.Duration) inbox.Store[pgx.Tx] {
-	return postgres.New(newPool(t, d.url), postgres.WithClaimWait(claimWait))
+	return postgres.New(newPool(t, d.url), postgres.WithSchema(d.name), postgres.WithClaimWait(claimWait))
 }
 
-func (pgxDatabase) AddEffect(ctx context.Context, tx pgx.Tx, name string) error {
-	_, err := tx.Exec(ctx, `INSERT INTO effect VALUES ($1)`, name)
+func (d pgxDatabase) AddEffect(ctx context.Context, tx pgx.Tx, name string) error {
+	_, err := tx.Exec(ctx, `INSERT INTO `+d.effect+` VALUES ($1)`, name)
 	return err
 }
 
@@ -69,14 +89,14 @@ func (pgxDatabase) Rollback(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-type sqlDatabase struct{ database }
+type sqlDatabase struct{ schema }
 
 func (d sqlDatabase) Open(t *testing.T, claimWait time.Duration) inbox.Store[*sql.Tx] {
-	return postgres.NewSQL(newSQLPool(t, d.url), postgres.WithClaimWait(claimWait))
+	return postgres.NewSQL(newSQLPool(t, d.url), postgres.WithSchema(d.name), postgres.WithClaimWait(claimWait))
 }
 
-func (sqlDatabase) AddEffect(ctx context.Context, tx *sql.Tx, name string) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, name)
+func (d sqlDatabase) AddEffect(ctx context.Context, tx *sql.Tx, name string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO `+d.effect+` VALUES ($1)`, name)
 	return err
 }
 

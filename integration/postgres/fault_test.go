@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -55,25 +56,38 @@ func wantIs(t *testing.T, err, want error) {
 func TestHandlersLockTimeoutIsAsTheUserSetIt(t *testing.T) {
 	t.Parallel()
 	url, admin := newDatabase(t)
-	execute(t, admin, `INSERT INTO onceward.parked_key VALUES ('billing', 'orders', 'k')`)
+	add := func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
+		return postgres.New(admin).AddDeadLetters(ctx, tx, []inbox.DeadLetter{letterOf("a", "k"), letterOf("b", "a"), letterOf("c", "b"), letterOf("d", "c")})
+	}
+	if err := postgres.New(admin).Atomic(t.Context(), nil, add); err != nil {
+		t.Fatal(err)
+	}
 	for name, set := range map[string]struct {
 		configure func(*pgxpool.Config)
+		letter    int64
 		want      string
 	}{
-		"Default":          {func(*pgxpool.Config) {}, "0"},
-		"StartupParameter": {func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["lock_timeout"] = "1234" }, "1234ms"},
+		"Default":          {func(*pgxpool.Config) {}, 2, "0"},
+		"StartupParameter": {func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["lock_timeout"] = "1234" }, 3, "1234ms"},
 		// What SET LOCAL … TO DEFAULT would lose.
 		"SetOnConnect": {func(c *pgxpool.Config) {
 			c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 				_, err := conn.Exec(ctx, `SET lock_timeout = '2s'`)
 				return err
 			}
-		}, "2s"},
+		}, 4, "2s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, url, set.configure)
 			store := postgres.New(pool)
+			wantKept := func(ctx context.Context, tx pgx.Tx, where string) error {
+				var got string
+				if err := tx.QueryRow(ctx, `SHOW lock_timeout`).Scan(&got); err != nil || got != set.want {
+					return fmt.Errorf("lock_timeout is %q %s, want %q, error %w", got, where, set.want, err)
+				}
+				return nil
+			}
 			for _, claims := range [][]idempotency.Claim{nil, claimsOf(name), claimsOf(name), claimsOf(name, name+"2"), claimsOf(name, name+"2")} {
 				err := store.Atomic(t.Context(), claims, func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
 					for _, key := range []string{"k", "free"} {
@@ -81,15 +95,20 @@ func TestHandlersLockTimeoutIsAsTheUserSetIt(t *testing.T) {
 							return err
 						}
 					}
-					var got string
-					if err := tx.QueryRow(ctx, `SHOW lock_timeout`).Scan(&got); err != nil || got != set.want {
-						return fmt.Errorf("lock_timeout is %q in the work after %d claims, want %q, error %w", got, len(claims), set.want, err)
+					if err := store.AddDeadLetters(ctx, tx, []inbox.DeadLetter{letterOf("x", "k")}); err != nil {
+						return err
 					}
-					return nil
+					return wantKept(ctx, tx, fmt.Sprintf("in the work after %d claims", len(claims)))
 				})
 				if err != nil {
 					t.Error(err)
 				}
+			}
+			err := store.TakeDeadLetter(t.Context(), "billing", set.letter, func(ctx context.Context, tx pgx.Tx, _ inbox.DeadLetter) error {
+				return wantKept(ctx, tx, "in a redrive")
+			})
+			if err != nil {
+				t.Error(err)
 			}
 			if got := queryRow[string](t, pool, `SHOW lock_timeout`); got != set.want {
 				t.Errorf("lock_timeout is %q on the connection afterwards", got)
@@ -206,6 +225,62 @@ func TestWorkThatMisusesItsTransactionIsToldAndRolledBack(t *testing.T) {
 				t.Errorf("%v afterwards, %d effects", got, effects(t, admin, name))
 			}
 		})
+	}
+}
+
+// TestWorkThatEndsTheTransactionInItsOwnWayIsTold, beside the ways that the suite
+// tries: SQL text through database/sql, the connection beneath pgx, a transaction
+// that begins where the other ended.
+func TestWorkThatEndsTheTransactionInItsOwnWayIsTold(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store, sqlStore := postgres.New(newPool(t, url, one)), postgres.NewSQL(newSQLPool(t, url))
+	own := errors.New("order not found")
+	for name, end := range map[string]func(tx pgx.Tx) error{
+		"beneath":   func(tx pgx.Tx) error { _, err := tx.Conn().Exec(t.Context(), `COMMIT`); return err },
+		"chained":   func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), `COMMIT AND CHAIN`); return err },
+		"restarted": func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), `COMMIT; BEGIN`); return err },
+		"refused afterwards": func(tx pgx.Tx) error {
+			_, _ = tx.Exec(t.Context(), `COMMIT`)
+			_, err := tx.Exec(t.Context(), `SELECT 1`)
+			return err
+		},
+	} {
+		for then, result := range map[string]error{" and succeeds": nil, " and fails": own} {
+			err := store.Atomic(t.Context(), claimsOf(name+then), effectOf(name+then, end, func(pgx.Tx) error { return result }))
+			wantIs(t, err, idempotency.ErrTransactionEnded)
+			if result != nil && name != "refused afterwards" {
+				wantIs(t, err, result)
+			}
+			if got := verdictOf(t, store, name+then); got != idempotency.Duplicate || effects(t, admin, name+then) != 1 {
+				t.Errorf("%s%s: %v afterwards", name, then, got)
+			}
+		}
+	}
+	for statement, next := range map[string]idempotency.Verdict{`COMMIT`: idempotency.Duplicate, `ROLLBACK`: idempotency.Fresh} {
+		for then, result := range map[string]error{" and succeeds": nil, " and fails": own} {
+			for _, end := range []bool{false, true} {
+				key := fmt.Sprint(statement, then, end)
+				ctx, cancel := context.WithCancel(t.Context())
+				err := sqlStore.Atomic(ctx, claimsOf(key), func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
+					if _, err := tx.ExecContext(ctx, statement); err != nil {
+						return err
+					}
+					if end {
+						cancel()
+					}
+					return result
+				})
+				cancel()
+				wantIs(t, err, idempotency.ErrTransactionEnded)
+				if result != nil {
+					wantIs(t, err, result)
+				}
+				if got := verdictOf(t, store, key); got != next {
+					t.Errorf("%s: %v afterwards", key, got)
+				}
+			}
+		}
 	}
 }
 
@@ -415,43 +490,6 @@ func TestDeferredConstraintIsTheWorksFailure(t *testing.T) {
 	}
 	if got := verdictOf(t, store, "a"); got != idempotency.Fresh {
 		t.Errorf("%v afterwards", got)
-	}
-}
-
-func TestRedriveHoldsBackConsumersOfItsKey(t *testing.T) {
-	t.Parallel()
-	url, _ := newDatabase(t)
-	store := postgres.New(newPool(t, url), postgres.WithClaimWait(100*time.Millisecond))
-	ask := func() (parked bool, err error) {
-		err = store.Atomic(t.Context(), nil, func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
-			found, err := store.ParkedKeys(ctx, tx, "billing", "orders", [][]byte{[]byte("k")})
-			parked = err == nil && found[0]
-			return err
-		})
-		return parked, err
-	}
-	err := store.Atomic(t.Context(), nil, func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
-		return store.AddDeadLetters(ctx, tx, []inbox.DeadLetter{letterOf("a", "k")})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	letters, err := store.DeadLetters(t.Context(), "billing", inbox.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = store.TakeDeadLetter(t.Context(), "billing", letters[0].Number, func(context.Context, pgx.Tx, inbox.DeadLetter) error {
-		_, err := ask()
-		wantIs(t, err, idempotency.ErrInProgress)
-		_, err = store.DiscardDeadLetters(t.Context(), "billing", inbox.Filter{})
-		wantIs(t, err, idempotency.ErrInProgress)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if parked, err := ask(); parked || err != nil {
-		t.Errorf("parked %t afterwards, error %v", parked, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/integration/stack"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -101,6 +102,9 @@ func claimsOf(keys ...string) []idempotency.Claim {
 	}
 	return claims
 }
+
+// all selects every dead letter. A limit stands in every filter that reaches a store.
+var all = inbox.Filter{Limit: 1000}
 
 // work is what Atomic runs.
 type work func(ctx context.Context, tx pgx.Tx, verdicts []idempotency.Verdict) error

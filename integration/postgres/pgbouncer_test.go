@@ -25,8 +25,11 @@ import (
 // one client rarely run on the same.
 var fewServers = map[string]string{"default_pool_size": "3"}
 
+// oneServer puts all clients on one connection: each meets what another has left.
+var oneServer = map[string]string{"default_pool_size": "1"}
+
 // TestEachSafeModeThroughPgBouncer makes exactly one effect of each message,
-// with 24 clients on 3 server connections.
+// with 12 clients on 3 server connections.
 func TestEachSafeModeThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url, admin := newDatabase(t)
@@ -35,7 +38,7 @@ func TestEachSafeModeThroughPgBouncer(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			url := withSetting(through, "default_query_exec_mode="+mode)
 			t.Run("pgx", func(t *testing.T) {
-				pool := newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 24 })
+				pool := newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 12 })
 				store := postgres.New(pool)
 				crowd(t, store, admin, "pgx-"+mode, func(ctx context.Context, tx pgx.Tx, name string) error {
 					_, err := tx.Exec(ctx, `INSERT INTO effect VALUES ($1)`, name)
@@ -48,8 +51,8 @@ func TestEachSafeModeThroughPgBouncer(t *testing.T) {
 			})
 			t.Run("sql", func(t *testing.T) {
 				db := newSQLPool(t, url)
-				db.SetMaxOpenConns(24)
-				db.SetMaxIdleConns(24)
+				db.SetMaxOpenConns(12)
+				db.SetMaxIdleConns(12)
 				crowd(t, postgres.NewSQL(db), admin, "sql-"+mode, func(ctx context.Context, tx *sql.Tx, name string) error {
 					_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, name)
 					return err
@@ -59,11 +62,11 @@ func TestEachSafeModeThroughPgBouncer(t *testing.T) {
 	}
 }
 
-// crowd sends each of 60 messages by four of 24 clients, alone and in batches,
+// crowd sends each of 24 messages by four of 12 clients, alone and in batches,
 // beside clients that use the other methods.
 func crowd[Tx any](t *testing.T, store inbox.Store[Tx], admin *pgxpool.Pool, prefix string, add func(ctx context.Context, tx Tx, name string) error) {
 	t.Helper()
-	const clients, messages, copies = 24, 60, 4
+	const clients, messages, copies = 12, 24, 4
 	var fresh atomic.Int32
 	var all sync.WaitGroup
 	errs := make(chan error, clients)
@@ -125,50 +128,98 @@ func crowd[Tx any](t *testing.T, store inbox.Store[Tx], admin *pgxpool.Pool, pre
 	}
 }
 
-// TestModeThatPgBouncerBreaksIsNamedWithItsCure: cache_statement is pgx's default.
+// TestModeThatPgBouncerBreaksIsNamedWithItsCure for each statement of the store
+// and one of the work: cache_statement, pgx's default, gives each a name, and on
+// the one server connection somebody else has given that name before.
 func TestModeThatPgBouncerBreaksIsNamedWithItsCure(t *testing.T) {
 	t.Parallel()
 	url, admin := newDatabase(t)
-	pool := newPool(t, stack.PgBouncer(t, url, fewServers), func(c *pgxpool.Config) { c.MaxConns = 24 })
-	store := postgres.New(pool)
-	var broken error
-	for round := range 50 {
-		errs := make([]error, 24)
-		var all sync.WaitGroup
-		for i := range errs {
-			all.Go(func() {
-				name := fmt.Sprintf("%d-%d", round, i/2)
-				errs[i] = store.Atomic(t.Context(), claimsOf(name), func(ctx context.Context, tx pgx.Tx, verdicts []idempotency.Verdict) error {
-					if verdicts[0] != idempotency.Fresh {
-						return nil
-					}
-					_, err := tx.Exec(ctx, `INSERT INTO effect SELECT '`+name+`'`)
-					return err
-				})
-			})
-		}
-		all.Wait()
-		if broken = errors.Join(errs...); broken != nil {
-			for _, err := range errs {
-				if err != nil && !isNamed(err) {
-					t.Errorf("got %v", err)
-				}
-			}
-			break
-		}
+	through := stack.PgBouncer(t, url, oneServer)
+	client := newPool(t, withSetting(through, "default_query_exec_mode=exec"), one)
+	freshly := func() error {
+		execute(t, admin, `TRUNCATE onceward.record, onceward.attempt, onceward.dead_letter, onceward.parked_key`)
+		return everything(t, postgres.New(newPool(t, through, one)))
 	}
-	if broken == nil {
-		t.Error("PgBouncer carried prepared statements: this test proves nothing")
+	if err := freshly(); err != nil {
+		t.Fatalf("alone on a new connection: %v", err)
 	}
-	if rows := queryRow[int](t, admin, `SELECT count(*) - count(DISTINCT name) FROM effect`); rows != 0 {
-		t.Errorf("%d effects too many", rows)
+	rows, _ := client.Query(t.Context(), `SELECT name FROM pg_prepared_statements ORDER BY prepare_time`)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(names) < 20 {
+		t.Fatalf("%d prepared statements, error %v: not all were seen", len(names), err)
+	}
+	for _, name := range names {
+		execute(t, client, `DEALLOCATE ALL`)
+		execute(t, client, `PREPARE `+pgx.Identifier{name}.Sanitize()+` AS SELECT`)
+		wantNamed(t, freshly(), "42P05")
 	}
 }
 
-func isNamed(err error) bool {
+// TestStatementThatTheServerHasForgottenIsNamedWithItsCure: a client prepared it on
+// a server connection that is no more.
+func TestStatementThatTheServerHasForgottenIsNamedWithItsCure(t *testing.T) {
+	t.Parallel()
+	url, _ := newDatabase(t)
+	through := stack.PgBouncer(t, url, oneServer)
+	client := newPool(t, withSetting(through, "default_query_exec_mode=exec"), one)
+	pool, db := newPool(t, through, one), newSQLPool(t, through)
+	db.SetMaxOpenConns(1)
+	store, sqlStore := postgres.New(pool), postgres.NewSQL(db)
+	key := 0
+	atomic := func() error {
+		key++
+		return store.Atomic(t.Context(), claimsOf(fmt.Sprint(key)), effectOf("a"))
+	}
+	sqlAtomic := func() error {
+		key++
+		return sqlStore.Atomic(t.Context(), claimsOf(fmt.Sprint(key)), func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, "b")
+			return err
+		})
+	}
+	for what, run := range map[string]func() error{"pgx": atomic, "database/sql": sqlAtomic} {
+		execute(t, client, `DEALLOCATE ALL`)
+		if err := run(); err != nil {
+			t.Fatalf("%s: alone on a new connection: %v", what, err)
+		}
+		execute(t, client, `DEALLOCATE ALL`)
+		wantNamed(t, run(), "26000")
+	}
+	// The work's own statement, once the client has prepared all of them anew.
+	eventually(t, "the end of the failures", func() bool {
+		err := atomic()
+		if err != nil {
+			wantNamed(t, err, "26000")
+		}
+		return err == nil
+	})
+	for _, name := range statementsLike(t, client, `%INTO effect%`) {
+		execute(t, client, `DEALLOCATE `+pgx.Identifier{name}.Sanitize())
+	}
+	err := atomic()
+	wantNamed(t, err, "26000")
+	if err != nil && !strings.Contains(err.Error(), "statement of the work") {
+		t.Errorf("got %v, want it to say whose statement it was", err)
+	}
+}
+
+func statementsLike(t *testing.T, pool *pgxpool.Pool, pattern string) []string {
+	t.Helper()
+	rows, _ := pool.Query(t.Context(), `SELECT name FROM pg_prepared_statements WHERE statement LIKE $1`, pattern)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d prepared statements, error %v", len(names), err)
+	}
+	return names
+}
+
+func wantNamed(t *testing.T, err error, state string) {
+	t.Helper()
 	var server *pgconn.PgError
-	return errors.Is(err, idempotency.ErrUnavailable) && errors.As(err, &server) && (server.Code == "42P05" || server.Code == "26000") &&
-		strings.Contains(err.Error(), "default_query_exec_mode=exec") && strings.Contains(err.Error(), "max_prepared_statements")
+	if !errors.Is(err, idempotency.ErrUnavailable) || !errors.As(err, &server) || server.Code != state ||
+		!strings.Contains(err.Error(), "default_query_exec_mode=exec") || !strings.Contains(err.Error(), "max_prepared_statements") {
+		t.Errorf("got %v, want an outage by SQLSTATE %s with its cure", err, state)
+	}
 }
 
 func TestStoreMigratesThroughPgBouncer(t *testing.T) {

@@ -80,7 +80,7 @@ func TestEveryStatementUsesItsIndex(t *testing.T) {
 		}
 		return store.AddDeadLetters(ctx, tx, []inbox.DeadLetter{letterOf("a", "k1")})
 	}))
-	for _, f := range []inbox.Filter{{}, {MessageID: "77"}, {Numbers: []int64{5, 6}}} {
+	for _, f := range []inbox.Filter{{Limit: 100}, {Limit: 100, Brief: true}, {Limit: 100, MessageID: "77"}, {Limit: 100, Numbers: []int64{5, 6}}} {
 		_, err := store.DeadLetters(t.Context(), "billing", f)
 		must(err)
 	}
@@ -107,6 +107,36 @@ func TestEveryStatementUsesItsIndex(t *testing.T) {
 	}
 	if explained < 15 {
 		t.Errorf("%d statements were explained: not all were seen", explained)
+	}
+}
+
+func TestManyDeadLettersAreOneStatement(t *testing.T) {
+	t.Parallel()
+	url, _ := newDatabase(t)
+	log := &recorder{}
+	store := postgres.New(newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = log }))
+	letters := make([]inbox.DeadLetter, 100)
+	for i := range letters {
+		letters[i] = letterOf(fmt.Sprint(i), "k")
+	}
+	err := store.Atomic(t.Context(), nil, func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
+		return store.AddDeadLetters(ctx, tx, letters)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// BEGIN, a bound on waits, the key parked and locked, the letters, the bound as it was, COMMIT.
+	if len(log.sent) != 7 {
+		t.Errorf("%d statements were sent", len(log.sent))
+	}
+	found, err := store.DeadLetters(t.Context(), "billing", all)
+	if err != nil || len(found) != len(letters) {
+		t.Fatalf("%d dead letters, error %v", len(found), err)
+	}
+	for i, letter := range found {
+		if letter.Message.ID != letters[i].Message.ID {
+			t.Fatalf("letter %d is %s", i, letter.Message.ID)
+		}
 	}
 }
 

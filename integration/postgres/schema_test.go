@@ -158,7 +158,7 @@ func TestSchemaThatWasNotMigratedSaysSo(t *testing.T) {
 			})
 		}
 		_, count := store.CountAttempt(t.Context(), scope, "a", "", retention)
-		_, list := store.DeadLetters(t.Context(), "billing", inbox.Filter{})
+		_, list := store.DeadLetters(t.Context(), "billing", all)
 		_, prune := store.Prune(t.Context(), 10)
 		for doing, err := range map[string]error{
 			"Check": store.Check(t.Context()), "one claim": atomic("a"), "two claims": atomic("a", "b"),
@@ -196,19 +196,28 @@ func TestConsumerWithLeastPrivilegeDoesAllButMigrate(t *testing.T) {
 	execute(t, admin, `CREATE ROLE `+role)
 	t.Cleanup(func() { execute(t, admin, `DROP OWNED BY `+role+`; DROP ROLE `+role) })
 	execute(t, admin, strings.ReplaceAll(leastPrivilege, "TO consumer", "TO "+role)+`GRANT INSERT ON effect TO `+role)
-	store := postgres.New(newPool(t, url, func(c *pgxpool.Config) {
-		c.ConnConfig.RuntimeParams["role"] = role
-	}))
+	pool := newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
+	store := postgres.New(pool)
 	if err := everything(t, store); err != nil {
 		t.Error(err)
 	}
 	execute(t, admin, `DELETE FROM onceward.migration`)
-	if err := store.Migrate(t.Context()); err == nil {
-		t.Error("it migrated")
-	}
+	wantMissingRight(t, store.Migrate(t.Context()), "own schema", "schema onceward")
+	other := postgres.New(pool, postgres.WithSchema("other"))
+	wantMissingRight(t, other.Migrate(t.Context()), "CREATE on the database", "permission denied for database")
 	execute(t, admin, `REVOKE DELETE ON onceward.record FROM `+role)
-	if _, err := store.Prune(t.Context(), 1); !errors.Is(err, idempotency.ErrUnavailable) || !strings.Contains(err.Error(), "grant") {
-		t.Errorf("without a right: %v", err)
+	_, err = store.Prune(t.Context(), 1)
+	wantMissingRight(t, err, "prune", "table record", "Rights")
+}
+
+// wantMissingRight: the error says what is missing where, and what to do.
+func wantMissingRight(t *testing.T, err error, says ...string) {
+	t.Helper()
+	wantIs(t, err, idempotency.ErrUnavailable)
+	for _, part := range says {
+		if err != nil && !strings.Contains(err.Error(), part) {
+			t.Errorf("got %v, want it to say %q", err, part)
+		}
 	}
 }
 
@@ -239,7 +248,7 @@ func everything(t *testing.T, store inbox.Store[pgx.Tx]) error {
 			})
 		},
 		func() error {
-			letters, err := store.DeadLetters(ctx, "billing", inbox.Filter{})
+			letters, err := store.DeadLetters(ctx, "billing", all)
 			if err != nil || len(letters) != 3 {
 				return fmt.Errorf("%d dead letters, error %w", len(letters), err)
 			}
@@ -248,7 +257,7 @@ func everything(t *testing.T, store inbox.Store[pgx.Tx]) error {
 			}
 			return store.TakeDeadLetter(ctx, "billing", letters[0].Number, func(context.Context, pgx.Tx, inbox.DeadLetter) error { return nil })
 		},
-		func() error { _, err := store.DiscardDeadLetters(ctx, "billing", inbox.Filter{}); return err },
+		func() error { _, err := store.DiscardDeadLetters(ctx, "billing", all); return err },
 		func() error { _, err := store.Prune(ctx, 10); return err },
 	}
 	for i, step := range steps {

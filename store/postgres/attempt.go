@@ -28,7 +28,7 @@ func (d *Database[Tx]) CountAttempt(ctx context.Context, scope, key, cause strin
 	}
 	var attempts int
 	err := d.inTransaction(ctx, "count an attempt", func(ctx context.Context, r runner) error {
-		args := []any{idempotency.StoredForm(scope), idempotency.StoredForm(key), errorText(cause), min(retention, maxRetention).Microseconds()}
+		args := []any{idempotency.StoredForm(scope), idempotency.StoredForm(key), storable(cause), microseconds(retention)}
 		return r.query(ctx, query{d.sql(countAttemptSQL), args, func(row scanner) error { return row.Scan(&attempts) }})
 	})
 	return attempts, err

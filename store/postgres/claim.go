@@ -14,11 +14,10 @@ import (
 // claimOneSQL claims one record by the index record_pkey. It returns how many
 // rows it inserted: one or none.
 //
-// The claim waits for a lock at most as long as $5 says, and leaves lock_timeout
-// as it found it, however that was set: SET LOCAL … TO DEFAULT would undo a SET
-// made when the connection was opened. It is one statement because database/sql
-// would pay a round trip for each more; pgx could pipeline two SET LOCALs, which
-// cost the server about as much. "claimed" runs whole before count has its
+// The claim waits for another's claim at most as long as $5 says, and leaves
+// lock_timeout as it found it, however that was set. It is one statement because
+// database/sql would pay a round trip for each more (see bounded); pgx could
+// pipeline two SET LOCALs, which cost the server about as much. "claimed" runs whole before count has its
 // result, and only then set_config puts the value back. After an error the
 // transaction is lost anyway.
 const claimOneSQL = `
@@ -55,7 +54,8 @@ SELECT NULL, NULL, set_config('lock_timeout', (SELECT before FROM wait), true)`
 
 // fingerprintsSQL reads what the winners of lost claims recorded, by the index
 // record_pkey. A statement of its own, after the claim: in READ COMMITTED it
-// sees what was committed while the claim waited.
+// sees what was committed while the claim waited. It waits for nobody: the claim
+// has locked the table against all that would hold up a reader.
 const fingerprintsSQL = `
 SELECT r.scope, r.key, r.fingerprint
 FROM unnest($1::text[], $2::text[]) AS c (scope, key)
@@ -69,27 +69,18 @@ WHERE r.fingerprint IS NOT NULL`
 func (d *Database[Tx]) Atomic(
 	ctx context.Context, claims []idempotency.Claim, work func(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error,
 ) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	asked, err := newClaimSet(claims)
 	if err != nil {
 		return err
 	}
-	tx, err := d.transport.begin(ctx, d.claim(asked))
-	if err != nil {
-		return storeError(ctx, "claim", err)
-	}
-	defer tx.end()
-	if lost := asked.lostWithFingerprint(); len(lost) > 0 {
-		if err := d.judge(ctx, d.transport.on(tx.lend()), lost); err != nil {
-			return storeError(ctx, "read the fingerprints of earlier claims", err)
+	return d.transact(ctx, "claim", d.claim(asked), func(ctx context.Context, tx Tx) error {
+		if lost := asked.lostWithFingerprint(); len(lost) > 0 {
+			if err := d.judge(ctx, d.transport.on(tx), lost); err != nil {
+				return storeError(ctx, "read the fingerprints of earlier claims", err)
+			}
 		}
-	}
-	if err := work(ctx, tx.lend(), asked.verdicts()); err != nil {
-		return tx.failure(err)
-	}
-	return tx.commit()
+		return work(ctx, tx, asked.verdicts())
+	})
 }
 
 // claimSet is the claims of one call, equal ones together.
@@ -159,7 +150,7 @@ func (d *Database[Tx]) claim(set *claimSet) query {
 		return query{}
 	case 1:
 		c := &set.claims[0]
-		return query{d.claimOneSQL, []any{c.scope, c.key, bytesArg(c.fingerprint), lifetime(c.retention), d.lockTimeout()}, func(row scanner) error {
+		return query{d.claimOneSQL, []any{c.scope, c.key, bytesArg(c.fingerprint), microseconds(c.retention), d.lockTimeout()}, func(row scanner) error {
 			var inserted int64
 			var restored string
 			if err := row.Scan(&inserted, &restored); err != nil {
@@ -177,7 +168,7 @@ func (d *Database[Tx]) claim(set *claimSet) query {
 			scopes.addText(c.scope)
 			keys.addText(c.key)
 			fingerprints.addBytes(c.fingerprint)
-			micros.addInt(lifetime(c.retention))
+			micros.addInt(microseconds(c.retention))
 		}
 	}
 	next := 0
@@ -199,13 +190,14 @@ func (d *Database[Tx]) claim(set *claimSet) query {
 	}}
 }
 
-// lifetime is how long a record lives, in microseconds.
-func lifetime(retention time.Duration) int64 {
-	return min(retention, maxRetention).Microseconds()
+// microseconds rounds up, so that no retention becomes zero.
+func microseconds(retention time.Duration) int64 {
+	whole := retention.Microseconds()
+	if retention%time.Microsecond > 0 {
+		whole++
+	}
+	return whole
 }
-
-// maxRetention keeps sums of times within what a timestamptz and a Duration hold.
-const maxRetention = 200 * 365 * 24 * time.Hour
 
 // lostWithFingerprint returns the claims whose verdict hangs on what another
 // transaction recorded.

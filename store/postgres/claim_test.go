@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -63,12 +64,13 @@ func (r rowOf) Scan(dest ...any) error {
 	return nil
 }
 
-func TestLongestRetentionFitsATimestamp(t *testing.T) {
+func TestRecordNeverLivesForLessThanItsRetention(t *testing.T) {
 	t.Parallel()
-	if got := time.Duration(lifetime(1<<63-1)) * time.Microsecond; got != maxRetention {
-		t.Errorf("a record lives for %v", got)
-	}
-	if got := time.Duration(lifetime(time.Hour)) * time.Microsecond; got != time.Hour {
-		t.Errorf("a record with a retention of an hour lives for %v", got)
+	for retention, want := range map[time.Duration]int64{
+		1: 1, time.Microsecond: 1, time.Microsecond + 1: 2, time.Hour: 3_600_000_000, idempotency.MaxRetention: 3_153_600_000_000_000, math.MaxInt64: 9_223_372_036_854_776,
+	} {
+		if got := microseconds(retention); got != want {
+			t.Errorf("%v is %d µs, want %d", retention, got, want)
+		}
 	}
 }

@@ -3,11 +3,14 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/inbox"
 )
 
@@ -29,35 +32,49 @@ type Database[Tx any] struct {
 
 	transport transport[Tx]
 
+	// invalid is what New was given that cannot work. Every call returns it.
+	invalid error
+
 	// The statements of the hot path, with the schema's name in place.
 	claimOneSQL, claimManySQL, fingerprintsSQL, lockKeySharesSQL string
 }
 
 // New returns a store on the pool. It uses one connection of the pool for each
 // Atomic that runs at the same time, and never more than one for each call.
-// It panics on an option that cannot work; nothing is sent to the server
-// before the first call.
+// Nothing is sent to the server before the first call.
 func New(pool *pgxpool.Pool, options ...Option) *Store {
-	return newDatabase(options, func(s settings) transport[pgx.Tx] { return newPgxTransport(pool, s.commitDeadline) })
+	d := newDatabase[pgx.Tx](options)
+	if pool == nil {
+		return d.without("New: the pool is nil: pass one, such as that of pgxpool.New")
+	}
+	d.transport = newPgxTransport(pool, d.commitDeadline)
+	return d
 }
 
 // NewSQL returns a store on a database/sql pool whose driver speaks to
 // PostgreSQL: pgx's stdlib, or any other that reports SQLSTATEs by a method
 // SQLState() string, as lib/pq does. Otherwise it is like New.
 func NewSQL(db *sql.DB, options ...Option) *SQLStore {
-	return newDatabase(options, func(s settings) transport[*sql.Tx] { return sqlTransport{db, s.commitDeadline} })
+	d := newDatabase[*sql.Tx](options)
+	if db == nil {
+		return d.without("NewSQL: the database is nil: pass one, such as that of sql.Open")
+	}
+	d.transport = sqlTransport{db, d.commitDeadline}
+	return d
 }
 
-func newDatabase[Tx any](options []Option, newTransport func(settings) transport[Tx]) *Database[Tx] {
+func newDatabase[Tx any](options []Option) *Database[Tx] {
 	s, err := newSettings(options)
-	if err != nil {
-		panic(err)
-	}
-	d := &Database[Tx]{settings: s, transport: newTransport(s)}
+	d := &Database[Tx]{settings: s, invalid: err}
 	d.claimOneSQL = d.sql(claimOneSQL)
 	d.claimManySQL = d.sql(claimManySQL)
 	d.fingerprintsSQL = d.sql(fingerprintsSQL)
 	d.lockKeySharesSQL = d.sql(lockKeysSQL, "KEY SHARE")
+	return d
+}
+
+func (d *Database[Tx]) without(problem string) *Database[Tx] {
+	d.invalid = errors.Join(d.invalid, fmt.Errorf("%w: postgres: %s", idempotency.ErrUnavailable, problem))
 	return d
 }
 
@@ -114,20 +131,23 @@ type query struct {
 
 type scanner interface{ Scan(dest ...any) error }
 
-// boundWaitSQL bounds the waits for locks in a transaction of the store's own.
-const boundWaitSQL = `SELECT set_config('lock_timeout', $1::text, true)`
-
-// inTransaction runs one of the store's own operations. Its errors are sentinels.
+// inTransaction runs one of the store's own operations, with its waits for locks
+// bounded. Its errors are sentinels.
 func (d *Database[Tx]) inTransaction(ctx context.Context, doing string, work func(ctx context.Context, r runner) error) error {
-	boundWait := query{boundWaitSQL, []any{d.lockTimeout()}, func(row scanner) error {
-		var set string
-		return row.Scan(&set)
-	}}
-	return d.transact(ctx, doing, boundWait, work)
+	return d.transact(ctx, doing, setWait(d.lockTimeout(), new(string)), func(ctx context.Context, tx Tx) error {
+		if err := work(ctx, d.transport.on(tx)); err != nil {
+			return storeError(ctx, doing, err)
+		}
+		return nil
+	})
 }
 
-// transact is inTransaction with another first statement, or none.
-func (d *Database[Tx]) transact(ctx context.Context, doing string, first query, work func(ctx context.Context, r runner) error) error {
+// transact runs work in a transaction that begins with first, and commits it if
+// work returns nil.
+func (d *Database[Tx]) transact(ctx context.Context, doing string, first query, work func(ctx context.Context, tx Tx) error) error {
+	if d.invalid != nil {
+		return d.invalid
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -136,8 +156,8 @@ func (d *Database[Tx]) transact(ctx context.Context, doing string, first query, 
 		return storeError(ctx, doing, err)
 	}
 	defer tx.end()
-	if err := work(ctx, d.transport.on(tx.lend())); err != nil {
-		return tx.failure(storeError(ctx, doing, err))
+	if err := work(ctx, tx.lend()); err != nil {
+		return tx.failure(err)
 	}
 	return tx.commit()
 }

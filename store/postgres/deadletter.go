@@ -9,49 +9,106 @@ import (
 	"github.com/onceward/onceward/inbox"
 )
 
-// addLetterSQL writes one dead letter. One statement for each, because a
-// payload in an array would travel twice as long.
-const addLetterSQL = `
+// addLettersSQL writes dead letters, one row of values for each: the payloads
+// travel as they are, which an array or a document would make larger.
+const addLettersSQL = `
 INSERT INTO {schema}.dead_letter (consumer, topic, source, message_id, reason, error, attempts,
 	message_key, payload, headers, position, message_time, parks_key, raw)
-VALUES ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::bigint,
-	$8::text, $9::bytea, $10::text::json, $11::text, $12::text::timestamptz, $13::boolean, $14::text::json)`
+VALUES {rows}`
+
+// letterTypes are the types of the arguments of a letter, in the order of the
+// columns above.
+//
+//nolint:gochecknoglobals // A constant in all but name.
+var letterTypes = []string{
+	"text", "text", "text", "text", "text", "text", "bigint",
+	"text", "bytea", "text::json", "text", "text::timestamptz", "boolean", "text::json",
+}
+
+// Of one statement: connections keep a prepared one for each number of rows, and
+// PostgreSQL takes messages up to 1 GB.
+const (
+	maxStatementLetters = 100
+	maxStatementPayload = 16 << 20
+)
 
 // AddDeadLetters implements inbox.Store. It parks the keys first: while one of
 // them is being freed it waits, up to the claim wait.
 func (d *Database[Tx]) AddDeadLetters(ctx context.Context, tx Tx, letters []inbox.DeadLetter) error {
+	if d.invalid != nil || len(letters) == 0 {
+		return d.invalid
+	}
 	r := d.transport.on(tx)
-	var parked []parkedKey
-	for _, l := range letters {
-		if parks(l) {
-			parked = append(parked, parkedKeyOf(l.Consumer, l.Message.Topic, l.Message.Key))
+	err := d.bounded(ctx, r, func() error {
+		var parked []parkedKey
+		for _, l := range letters {
+			if parks(l) {
+				parked = append(parked, parkedKeyOf(l.Consumer, l.Message.Topic, l.Message.Key))
+			}
 		}
-	}
-	for _, keys := range d.byTopic(parked) {
-		if err := d.park(ctx, r, keys); err != nil {
-			return storeError(ctx, "park the keys of dead letters", err)
+		for _, keys := range byTopic(parked) {
+			if err := d.park(ctx, r, keys); err != nil {
+				return err
+			}
 		}
-	}
-	for _, letter := range letters {
-		args, err := letterArgs(letter)
-		if err != nil {
-			return fmt.Errorf("postgres: dead letter: %w", err)
+		for len(letters) > 0 {
+			n := together(letters)
+			if err := d.addLetters(ctx, r, letters[:n]); err != nil {
+				return err
+			}
+			letters = letters[n:]
 		}
-		if _, err := r.exec(ctx, d.sql(addLetterSQL), args...); err != nil {
-			return storeError(ctx, "write a dead letter", err)
-		}
+		return nil
+	})
+	if err != nil {
+		return storeError(ctx, "write dead letters", err)
 	}
 	return nil
 }
 
-// defaultLimit is that of a Filter without one.
-const defaultLimit = 1000
+// together is how many of the first letters go in one statement: at least one.
+func together(letters []inbox.DeadLetter) int {
+	payload := 0
+	for i, l := range letters {
+		if payload += len(l.Message.Payload); i == maxStatementLetters || i > 0 && payload > maxStatementPayload {
+			return i
+		}
+	}
+	return len(letters)
+}
+
+func (d *Database[Tx]) addLetters(ctx context.Context, r runner, letters []inbox.DeadLetter) error {
+	var rows strings.Builder
+	var all []any
+	for i, letter := range letters {
+		args, err := letterArgs(letter)
+		if err != nil {
+			return err
+		}
+		separator := "("
+		if i > 0 {
+			separator = ", ("
+		}
+		for n, of := range letterTypes {
+			fmt.Fprintf(&rows, "%s$%d::%s", separator, len(all)+n+1, of)
+			separator = ", "
+		}
+		rows.WriteByte(')')
+		all = append(all, args...)
+	}
+	_, err := r.exec(ctx, strings.Replace(d.sql(addLettersSQL), "{rows}", rows.String(), 1), all...)
+	return err
+}
 
 // DeadLetters implements inbox.Store.
 func (d *Database[Tx]) DeadLetters(ctx context.Context, consumer string, filter inbox.Filter) ([]inbox.DeadLetter, error) {
+	columns := letterColumns
+	if filter.Brief {
+		columns = briefColumns + ", NULL::bytea, NULL::text"
+	}
 	var letters []inbox.DeadLetter
 	err := d.inTransaction(ctx, "list dead letters", func(ctx context.Context, r runner) error {
-		return r.query(ctx, d.selectLetters(letterColumns, consumer, filter, func(row scanner) error {
+		return r.query(ctx, d.selectLetters(columns, consumer, filter, func(row scanner) error {
 			letter, err := scanLetter(row, consumer)
 			letters = append(letters, letter)
 			return err
@@ -101,11 +158,7 @@ func (d *Database[Tx]) selectLetters(columns, consumer string, f inbox.Filter, r
 	if !f.Before.IsZero() {
 		and("created_at < $%d::text::timestamptz", timeArg(f.Before))
 	}
-	limit := f.Limit
-	if limit == 0 {
-		limit = defaultLimit
-	}
-	args = append(args, int64(limit))
+	args = append(args, int64(f.Limit))
 	statement := fmt.Sprintf("SELECT %s FROM {schema}.dead_letter WHERE consumer = $1::text%s ORDER BY number LIMIT $%d::bigint",
 		columns, where.String(), len(args))
 	return query{d.sql(statement), args, row}
@@ -141,9 +194,9 @@ func (d *Database[Tx]) DiscardDeadLetters(ctx context.Context, consumer string, 
 		if err != nil {
 			return err
 		}
-		keys := d.byTopic(parked)
+		keys := byTopic(parked)
 		for _, k := range keys {
-			if _, err := k.lock(ctx, r, d.sql(lockKeysSQL, "UPDATE")); err != nil {
+			if _, err := d.lockKeys(ctx, r, k, d.sql(lockKeysSQL, "UPDATE")); err != nil {
 				return err
 			}
 		}

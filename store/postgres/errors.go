@@ -52,6 +52,15 @@ func isConflict(state string) bool {
 	return state == stateSerializationFailure || state == stateDeadlockDetected
 }
 
+// isUnprepared reports that a prepared statement was found where it should not
+// be, or not where it should.
+func isUnprepared(state string) bool {
+	return state == stateDuplicatePrepared || state == stateUnknownPrepared
+}
+
+const unprepared = "prepared statements do not survive between here and the server, as through a PgBouncer in transaction mode: " +
+	"connect with default_query_exec_mode=exec or cache_describe, or set max_prepared_statements in PgBouncer 1.21 or later"
+
 // storeError says what the failure of one of the store's own statements means.
 // Whatever is not known to be anything else is the store's unavailability: the
 // work is not to blame for it.
@@ -66,12 +75,11 @@ func storeError(ctx context.Context, doing string, err error) error {
 		return fmt.Errorf("postgres: %s: %w: %w", doing, idempotency.ErrConflict, err)
 	case state == stateUndefinedTable, state == stateUndefinedColumn, state == stateInvalidSchemaName:
 		return fmt.Errorf("postgres: %s: %w: run Migrate, or give WithSchema the schema that was migrated: %w", doing, idempotency.ErrNotMigrated, err)
-	case state == stateDuplicatePrepared, state == stateUnknownPrepared:
-		return fmt.Errorf("postgres: %s: %w: prepared statements do not survive between here and the server, as through a PgBouncer in transaction mode: "+
-			"connect with default_query_exec_mode=exec or cache_describe, or set max_prepared_statements in PgBouncer 1.21 or later: %w",
-			doing, idempotency.ErrUnavailable, err)
+	case isUnprepared(state):
+		return fmt.Errorf("postgres: %s: %w: %s: %w", doing, idempotency.ErrUnavailable, unprepared, err)
 	case state == stateInsufficientRights:
-		return fmt.Errorf("postgres: %s: %w: grant the role what the package documentation lists: %w", doing, idempotency.ErrUnavailable, err)
+		return fmt.Errorf("postgres: %s: %w: the role lacks a right on what the server names: grant it all that the package documentation lists under Rights: %w",
+			doing, idempotency.ErrUnavailable, err)
 	}
 	if ctx.Err() != nil {
 		return endedError(ctx, fmt.Errorf("%s: %w", doing, err))
@@ -103,6 +111,9 @@ func workError(err error, failed, lost bool) error {
 		return err
 	case (failed || lost) && isConflict(state):
 		return fmt.Errorf("postgres: %w: %w", idempotency.ErrConflict, err)
+	case failed && isUnprepared(state):
+		// The driver's doing: no other work and no attempt would cure it.
+		return fmt.Errorf("postgres: statement of the work: %w: %s: %w", idempotency.ErrUnavailable, unprepared, err)
 	case (failed || lost) && isOutage(state):
 		return fmt.Errorf("postgres: %w: %w", idempotency.ErrUnavailable, err)
 	case lost && state == "" && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
@@ -129,6 +140,17 @@ func commitError(err error, unsent bool) error {
 	}
 	// A constraint deferred to the commit, for one: the work's own failure.
 	return fmt.Errorf("postgres: rolled back at the commit: %w", err)
+}
+
+// workEnded says that the work has ended its transaction, and adds its error, if any.
+func workEnded(err error) error {
+	switch {
+	case err == nil:
+		return errEnded
+	case errors.Is(err, idempotency.ErrTransactionEnded):
+		return err
+	}
+	return fmt.Errorf("%w; then it failed: %w", errEnded, err)
 }
 
 func isSentinel(err error) bool {

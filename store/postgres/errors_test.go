@@ -68,6 +68,8 @@ func TestWorksErrorIsItsOwnUnlessTheTransactionSaysOtherwise(t *testing.T) {
 		"lost, idle for too long":      {err: serverError("25P03"), lost: true},
 		"lost":                         {err: own, lost: true, want: idempotency.ErrUnavailable},
 		"lost by the work's own limit": {err: context.DeadlineExceeded, lost: true},
+		"failed, pooler":               {err: serverError("42P05"), failed: true, want: idempotency.ErrUnavailable},
+		"foreign pooler":               {err: serverError("26000")},
 		"already told":                 {err: idempotency.ErrInProgress, failed: true, want: idempotency.ErrInProgress},
 	} {
 		wantOnly(t, what, workError(c.err, c.failed, c.lost), c.err, c.want)

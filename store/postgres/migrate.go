@@ -76,21 +76,18 @@ const addMigrationSQL = `INSERT INTO {schema}.migration (version, name) VALUES (
 // schema if it is missing and applies each missing migration in a transaction of
 // its own. It does nothing if nothing is missing. Any number of processes may
 // call it at the same time; one works, the others wait for it until ctx ends.
+//
+// For a lock on what it changes it waits as long as for a claim, and then returns
+// idempotency.ErrInProgress: consumers would queue up behind its wait.
 func (d *Database[Tx]) Migrate(ctx context.Context) error {
 	doing := fmt.Sprintf("migrate schema %q", d.schema)
 	for done := false; !done; {
-		err := d.transact(ctx, doing, query{}, func(ctx context.Context, r runner) error {
-			version, err := d.prepareMigration(ctx, r)
-			if err != nil || version >= len(migrations) {
-				done = true
-				return err
+		// Without a bound, whatever is the connection's own.
+		err := d.transact(ctx, doing, setWait("0", new(string)), func(ctx context.Context, tx Tx) (err error) {
+			if done, err = d.migrateOnce(ctx, d.transport.on(tx)); err != nil {
+				return storeError(ctx, doing, err)
 			}
-			next := migrations[version]
-			if _, err := r.exec(ctx, d.sql(next.sql)); err != nil {
-				return fmt.Errorf("migration %03d_%s: %w", next.version, next.name, err)
-			}
-			_, err = r.exec(ctx, d.sql(addMigrationSQL), int64(next.version), next.name)
-			return err
+			return nil
 		})
 		if err != nil {
 			return err
@@ -99,14 +96,38 @@ func (d *Database[Tx]) Migrate(ctx context.Context) error {
 	return nil
 }
 
-// prepareMigration takes the lock, and creates what the first migration needs.
-func (d *Database[Tx]) prepareMigration(ctx context.Context, r runner) (version int, err error) {
+// migrateOnce applies the first missing migration. done: there was none.
+func (d *Database[Tx]) migrateOnce(ctx context.Context, r runner) (done bool, err error) {
+	defer func() {
+		if stateOf(err) == stateInsufficientRights {
+			err = fmt.Errorf("%w: the role must own schema %q, or have CREATE on the database if the schema is missing: %w",
+				idempotency.ErrUnavailable, d.schema, err)
+		}
+	}()
 	if err := refuseEncoding(ctx, r); err != nil {
-		return 0, err
+		return false, err
 	}
 	if _, err := r.exec(ctx, migrateLockSQL, d.advisoryLock("migrate")); err != nil {
-		return 0, err
+		return false, err
 	}
+	version := 0
+	err = d.bounded(ctx, r, func() (err error) {
+		if version, err = d.prepareMigration(ctx, r); err != nil || version >= len(migrations) {
+			return err
+		}
+		next := migrations[version]
+		if _, err := r.exec(ctx, d.sql(next.sql)); err != nil {
+			return fmt.Errorf("migration %03d_%s: %w", next.version, next.name, err)
+		}
+		_, err = r.exec(ctx, d.sql(addMigrationSQL), int64(next.version), next.name)
+		return err
+	})
+	return version >= len(migrations), err
+}
+
+// prepareMigration creates what the first migration needs, and returns how many
+// were applied.
+func (d *Database[Tx]) prepareMigration(ctx context.Context, r runner) (version int, err error) {
 	for _, part := range []struct{ exists, create string }{
 		{schemaExistsSQL, `CREATE SCHEMA {schema}`},
 		{migrationExistsSQL, createMigrationSQL},

@@ -7,22 +7,15 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/onceward/onceward/idempotency"
 )
 
-const (
-	// DefaultSchema is the PostgreSQL schema that holds the tables.
-	DefaultSchema = "onceward"
+// DefaultSchema is the PostgreSQL schema that holds the tables.
+const DefaultSchema = "onceward"
 
-	// DefaultClaimWait is how long Atomic waits for the transaction that holds
-	// a claim: longer than most handlers run, shorter than brokers' patience.
-	DefaultClaimWait = 5 * time.Second
-
-	// DefaultCommitDeadline is how long a commit may take before its outcome
-	// counts as unknown.
-	DefaultCommitDeadline = 10 * time.Second
-)
-
-// Option changes a default of New and NewSQL.
+// Option changes a default of New and NewSQL. One that cannot work is reported
+// by Check and by every other call.
 type Option func(*settings)
 
 type settings struct {
@@ -39,26 +32,32 @@ func WithSchema(name string) Option {
 }
 
 // WithClaimWait bounds how long Atomic, and whatever else locks rows, waits for
-// a lock before it gives up with idempotency.ErrInProgress; DefaultClaimWait by
-// default, at least a millisecond. A batch whose claims are held by several
-// transactions waits for them one after the other, for each so long.
+// a lock before it gives up with idempotency.ErrInProgress. Default 5 s: longer
+// than most handlers run, shorter than brokers' patience. At least a millisecond.
+// A batch whose claims are held by several transactions waits for them one after
+// the other, for each so long.
 func WithClaimWait(wait time.Duration) Option {
 	return func(s *settings) { s.claimWait = wait }
 }
 
 // WithCommitDeadline bounds how long a commit may take before the connection is
-// given up and the outcome is idempotency.ErrCommitUnknown;
-// DefaultCommitDeadline by default.
+// given up and the outcome is idempotency.ErrCommitUnknown. Default 10 s.
 func WithCommitDeadline(deadline time.Duration) Option {
 	return func(s *settings) { s.commitDeadline = deadline }
 }
 
 func newSettings(options []Option) (settings, error) {
-	s := settings{schema: DefaultSchema, claimWait: DefaultClaimWait, commitDeadline: DefaultCommitDeadline}
+	s := settings{schema: DefaultSchema, claimWait: 5 * time.Second, commitDeadline: 10 * time.Second}
 	for _, option := range options {
-		option(&s)
+		if option != nil {
+			option(&s)
+		}
 	}
-	return s, s.validate()
+	if err := s.validate(); err != nil {
+		// An inbox must not count it as an attempt of the message at hand.
+		return s, fmt.Errorf("%w: %w", idempotency.ErrUnavailable, err)
+	}
+	return s, nil
 }
 
 // maxIdentifierBytes is NAMEDATALEN-1: PostgreSQL cuts longer names, silently.

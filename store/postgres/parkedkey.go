@@ -12,7 +12,8 @@ import (
 // lockKeysSQL finds parked keys by the index parked_key_pkey and locks them
 // until the transaction ends: KEY SHARE, and they stay parked; UPDATE, and they
 // can be freed. It waits as long as $4 says, and puts lock_timeout back with its
-// last row (see claimOneSQL).
+// last row (see claimOneSQL): the question for parked keys, asked for every batch,
+// is one round trip.
 const lockKeysSQL = `
 WITH wait AS MATERIALIZED (
 	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4::text, true)
@@ -27,7 +28,8 @@ SELECT message_key, NULL FROM parked
 UNION ALL
 SELECT NULL, set_config('lock_timeout', (SELECT before FROM wait), true)`
 
-// parkKeysSQL parks keys by the index parked_key_pkey.
+// parkKeysSQL parks keys by the index parked_key_pkey. It waits while a redrive
+// that has freed one of them runs.
 const parkKeysSQL = `
 INSERT INTO {schema}.parked_key (consumer, topic, message_key)
 SELECT $1::text, $2::text, k.message_key FROM unnest($3::text[]) AS k (message_key)
@@ -46,6 +48,9 @@ AND NOT EXISTS (
 // ParkedKeys implements inbox.Store. It waits while one of the keys is being
 // freed, up to the claim wait.
 func (d *Database[Tx]) ParkedKeys(ctx context.Context, tx Tx, consumer, topic string, keys [][]byte) ([]bool, error) {
+	if d.invalid != nil {
+		return nil, d.invalid
+	}
 	parked := make([]bool, len(keys))
 	asked := make([]parkedKey, 0, len(keys))
 	for _, key := range keys {
@@ -53,8 +58,8 @@ func (d *Database[Tx]) ParkedKeys(ctx context.Context, tx Tx, consumer, topic st
 			asked = append(asked, parkedKeyOf(consumer, topic, key))
 		}
 	}
-	for _, set := range d.byTopic(asked) { // One at most.
-		found, err := set.lock(ctx, d.transport.on(tx), d.lockKeySharesSQL)
+	for _, set := range byTopic(asked) { // One at most.
+		found, err := d.lockKeys(ctx, d.transport.on(tx), set, d.lockKeySharesSQL)
 		if err != nil {
 			return nil, storeError(ctx, "look for parked keys", err)
 		}
@@ -82,17 +87,16 @@ func (k parkedKey) compare(other parkedKey) int {
 type topicKeys struct {
 	consumer, topic string
 	keys            []string
-	wait            string
 }
 
 // byTopic sorts keys, and collects those of a topic: they are locked in this
 // order everywhere.
-func (d *Database[Tx]) byTopic(keys []parkedKey) []topicKeys {
+func byTopic(keys []parkedKey) []topicKeys {
 	slices.SortFunc(keys, parkedKey.compare)
 	var sets []topicKeys
 	for _, k := range slices.Compact(keys) {
 		if n := len(sets); n == 0 || sets[n-1].consumer != k.consumer || sets[n-1].topic != k.topic {
-			sets = append(sets, topicKeys{consumer: k.consumer, topic: k.topic, wait: d.lockTimeout()})
+			sets = append(sets, topicKeys{consumer: k.consumer, topic: k.topic})
 		}
 		last := &sets[len(sets)-1]
 		last.keys = append(last.keys, k.key)
@@ -108,11 +112,11 @@ func (k topicKeys) literal() string {
 	return literal.String()
 }
 
-// lock runs lockKeysSQL and returns the keys that are parked, sorted.
-func (k topicKeys) lock(ctx context.Context, r runner, lockKeys string) ([]string, error) {
+// lockKeys runs lockKeysSQL and returns the keys that are parked, sorted.
+func (d *Database[Tx]) lockKeys(ctx context.Context, r runner, k topicKeys, statement string) ([]string, error) {
 	var found []string
-	args := []any{k.consumer, k.topic, k.literal(), k.wait}
-	err := r.query(ctx, query{lockKeys, args, func(row scanner) error {
+	args := []any{k.consumer, k.topic, k.literal(), d.lockTimeout()}
+	err := r.query(ctx, query{statement, args, func(row scanner) error {
 		var key, restored *string
 		if err := row.Scan(&key, &restored); err != nil {
 			return err
@@ -133,7 +137,7 @@ func (d *Database[Tx]) park(ctx context.Context, r runner, k topicKeys) error {
 		if _, err := r.exec(ctx, d.sql(parkKeysSQL), k.consumer, k.topic, k.literal()); err != nil {
 			return err
 		}
-		found, err := k.lock(ctx, r, d.lockKeySharesSQL)
+		found, err := d.lockKeys(ctx, r, k, d.lockKeySharesSQL)
 		if err != nil || len(found) == len(k.keys) {
 			return err
 		}

@@ -176,29 +176,37 @@ func (t *pgxTransaction) failure(err error) error {
 		t.sever()
 		return err
 	}
-	if t.ctx.Err() != nil {
+	switch {
+	case t.endedByWork():
+		return workEnded(err)
+	case t.ctx.Err() != nil:
 		return endedError(t.ctx, err)
 	}
 	return workError(err, t.raw.PgConn().TxStatus() == statusFailed, t.raw.IsClosed())
 }
 
+// endedByWork: what the server said last stands, also when ctx has ended since
+// and the connection was closed.
+func (t *pgxTransaction) endedByWork() bool {
+	return t.use.ended || t.raw.PgConn().TxStatus() == statusIdle
+}
+
 func (t *pgxTransaction) commit() error {
-	inUse := t.use.revoke()
-	if !t.unwatch() {
-		return endedError(t.ctx, nil)
-	}
+	inUse, watched := t.use.revoke(), t.unwatch()
 	pg := t.raw.PgConn()
 	switch {
-	case inUse:
+	case inUse && watched:
 		t.sever()
 		return errStillUsed
+	case !inUse && t.endedByWork():
+		return errEnded
+	case !watched:
+		return endedError(t.ctx, nil)
 	case pg.IsClosed():
 		return fmt.Errorf("postgres: connection lost while the work ran: %w", idempotency.ErrUnavailable)
 	case pg.IsBusy():
 		t.sever()
 		return errRowsOpen
-	case pg.TxStatus() == statusIdle, t.use.ended:
-		return errEnded
 	case pg.TxStatus() == statusFailed:
 		return errSwallowed
 	}

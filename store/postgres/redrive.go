@@ -12,22 +12,10 @@ import (
 const findLetterSQL = `
 SELECT topic, message_key FROM {schema}.dead_letter WHERE number = $1::bigint AND consumer = $2::text`
 
-// takeLetterSQL removes a dead letter by the index dead_letter_pkey. It waits
-// for somebody else who is at it as long as $3 says, and puts lock_timeout back
-// with its last row (see claimOneSQL).
-//
-//nolint:dupword // SQL repeats itself.
+// takeLetterSQL removes a dead letter by the index dead_letter_pkey.
 const takeLetterSQL = `
-WITH wait AS MATERIALIZED (
-	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $3::text, true)
-), taken AS (
-	DELETE FROM {schema}.dead_letter USING wait
-	WHERE number = $1::bigint AND consumer = $2::text
-	RETURNING dead_letter.*
-)
-SELECT true, ` + letterColumns + ` FROM taken
-UNION ALL
-SELECT false, 0, '', '', '', '', set_config('lock_timeout', (SELECT before FROM wait), true), 0, NULL, NULL, NULL, '', NULL, false, 0, NULL`
+DELETE FROM {schema}.dead_letter WHERE number = $1::bigint AND consumer = $2::text
+RETURNING ` + letterColumns
 
 // olderLetterSQL looks for an older dead letter that parks the key, by the index
 // dead_letter_parked.
@@ -42,10 +30,16 @@ ORDER BY number LIMIT 1`
 func (d *Database[Tx]) TakeDeadLetter(
 	ctx context.Context, consumer string, number int64, work func(ctx context.Context, tx Tx, letter inbox.DeadLetter) error,
 ) error {
-	return d.Atomic(ctx, nil, func(ctx context.Context, tx Tx, _ []idempotency.Verdict) error {
-		letter, err := d.take(ctx, d.transport.on(tx), consumer, number)
+	const doing = "take a dead letter"
+	var before string // The work gets lock_timeout as the user set it.
+	return d.transact(ctx, doing, setWait(d.lockTimeout(), &before), func(ctx context.Context, tx Tx) error {
+		r := d.transport.on(tx)
+		letter, err := d.take(ctx, r, consumer, number)
 		if err != nil {
 			return err
+		}
+		if err := r.query(ctx, setWait(before, new(string))); err != nil {
+			return storeError(ctx, doing, err)
 		}
 		return work(ctx, tx, letter)
 	})
@@ -58,7 +52,7 @@ func (d *Database[Tx]) take(ctx context.Context, r runner, consumer string, numb
 		return letter, err
 	}
 	for _, k := range keys {
-		if _, err := k.lock(ctx, r, d.sql(lockKeysSQL, "UPDATE")); err != nil {
+		if _, err := d.lockKeys(ctx, r, k, d.sql(lockKeysSQL, "UPDATE")); err != nil {
 			return letter, storeError(ctx, "lock the key of a dead letter", err)
 		}
 		if err := d.refuseBehind(ctx, r, k, number); err != nil {
@@ -66,13 +60,10 @@ func (d *Database[Tx]) take(ctx context.Context, r runner, consumer string, numb
 		}
 	}
 	taken := false
-	args := []any{number, idempotency.StoredForm(consumer), d.lockTimeout()}
-	err = r.query(ctx, query{d.sql(takeLetterSQL), args, func(row scanner) error {
-		var isLetter bool
-		read, err := scanLetter(prefixed{row, &isLetter}, consumer)
-		if isLetter {
-			letter, taken = read, true
-		}
+	args := []any{number, idempotency.StoredForm(consumer)}
+	err = r.query(ctx, query{d.sql(takeLetterSQL), args, func(row scanner) (err error) {
+		taken = true
+		letter, err = scanLetter(row, consumer)
 		return err
 	}})
 	if err != nil {
@@ -112,7 +103,7 @@ func (d *Database[Tx]) keyOfLetter(ctx context.Context, r runner, consumer strin
 	if !found {
 		return nil, goneError(number)
 	}
-	return d.byTopic(keys), nil
+	return byTopic(keys), nil
 }
 
 func (d *Database[Tx]) refuseBehind(ctx context.Context, r runner, k topicKeys, number int64) error {
@@ -132,17 +123,6 @@ func goneError(number int64) error {
 	return fmt.Errorf("postgres: dead letter %d: %w", number, inbox.ErrGone)
 }
 
-// prefixed reads one more column before those of the scanner.
-type prefixed struct {
-	scanner
-
-	first *bool
-}
-
-func (p prefixed) Scan(dest ...any) error {
-	return p.scanner.Scan(append([]any{p.first}, dest...)...)
-}
-
 // failLetterSQL notes a failed redrive by the index dead_letter_pkey.
 const failLetterSQL = `
 UPDATE {schema}.dead_letter SET attempts = attempts + 1, error = $3::text
@@ -152,7 +132,7 @@ WHERE number = $1::bigint AND consumer = $2::text`
 func (d *Database[Tx]) FailDeadLetter(ctx context.Context, consumer string, number int64, cause string) error {
 	var rows int64
 	err := d.inTransaction(ctx, "note a failed redrive", func(ctx context.Context, r runner) (err error) {
-		rows, err = r.exec(ctx, d.sql(failLetterSQL), number, idempotency.StoredForm(consumer), errorText(cause))
+		rows, err = r.exec(ctx, d.sql(failLetterSQL), number, idempotency.StoredForm(consumer), storable(cause))
 		return err
 	})
 	if err == nil && rows == 0 {

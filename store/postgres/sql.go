@@ -24,9 +24,9 @@ func (s sqlTransport) begin(ctx context.Context, first query) (transaction[*sql.
 	if err != nil {
 		return nil, fmt.Errorf("acquire a connection: %w", err)
 	}
-	// database/sql rolls back when the context of BeginTx ends, and pgx breaks
-	// off a commit then. A context of our own ends with ctx until the commit,
-	// and with the commit's deadline from then on.
+	// database/sql rolls back when the context of BeginTx ends, without a word
+	// about what became of the transaction, and pgx breaks off a commit then.
+	// So this one is our own, and sever does what the end of ctx asks for.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &sqlTransaction{ctx: ctx, cancel: cancel, conn: conn, commitDeadline: s.commitDeadline}
 	t.unwatch = context.AfterFunc(ctx, t.sever)
@@ -104,18 +104,22 @@ func (t *sqlTransaction) setPgx(conn *pgconn.PgConn) {
 	t.pgx = conn
 }
 
-// sever makes database/sql roll back, and sees to it that nothing holds it up.
+// sever makes the server roll back, and sees to it that nothing holds it up:
+// with pgx by closing the socket, otherwise by having database/sql roll back.
+// Not both, since a transaction that database/sql has rolled back looks like one
+// that the work has ended.
 func (t *sqlTransaction) sever() {
 	t.mu.Lock()
 	conn := t.pgx
-	if t.over {
+	switch {
+	case t.over:
 		conn = nil
-	} else {
+	case conn != nil:
+		t.severed = true
+		_ = conn.Conn().Close()
+	default:
 		t.severed = true
 		t.cancel()
-		if conn != nil {
-			_ = conn.Conn().Close()
-		}
 	}
 	t.mu.Unlock()
 	if conn != nil {
@@ -126,10 +130,15 @@ func (t *sqlTransaction) sever() {
 func (t *sqlTransaction) lend() *sql.Tx { return t.tx }
 
 func (t *sqlTransaction) failure(err error) error {
-	if t.ctx.Err() != nil {
+	status, closed := t.status()
+	watched := t.unwatch()
+	done := errors.Is(t.rollback(), sql.ErrTxDone)
+	switch {
+	case status == statusIdle, done && (watched || t.pgx != nil):
+		return workEnded(err)
+	case !watched:
 		return endedError(t.ctx, err)
 	}
-	status, closed := t.status()
 	// Of another driver the SQLSTATE is all there is.
 	failed := status == statusFailed || t.pgx == nil
 	return workError(err, failed, closed || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone))
@@ -149,7 +158,7 @@ func (t *sqlTransaction) status() (status byte, closed bool) {
 func (t *sqlTransaction) commit() error {
 	status, _ := t.status()
 	if !t.unwatch() {
-		return endedError(t.ctx, nil)
+		return t.failure(nil)
 	}
 	switch status {
 	case statusIdle:
@@ -171,14 +180,18 @@ func (t *sqlTransaction) commit() error {
 	}
 }
 
+// rollback fails with sql.ErrTxDone if the transaction has ended.
+func (t *sqlTransaction) rollback() error {
+	// A statement that a forgotten goroutine runs would hold it up.
+	deadline := time.AfterFunc(t.commitDeadline, t.sever)
+	defer deadline.Stop()
+	return t.tx.Rollback()
+}
+
 func (t *sqlTransaction) end() {
 	t.unwatch()
 	if t.tx != nil {
-		// Without effect after a commit. A statement that a forgotten
-		// goroutine runs would hold it up.
-		deadline := time.AfterFunc(t.commitDeadline, t.sever)
-		_ = t.tx.Rollback()
-		deadline.Stop()
+		_ = t.rollback() // Without effect after a commit.
 	}
 	t.mu.Lock()
 	t.over = true

@@ -1,34 +1,18 @@
 package postgres
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/inbox"
 )
 
-// maxErrorBytes bounds the text of an error in a row: enough for a stack trace,
-// too little to fill a disk with the same one.
-const maxErrorBytes = 8 << 10
-
-// errorText is the text of an error as a text column can hold it.
-func errorText(s string) string {
-	const ellipsis = "…"
-	cut := len(s) > maxErrorBytes
-	if cut {
-		s = s[:maxErrorBytes-len(ellipsis)]
-	}
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
-	if cut {
-		s += ellipsis
-	}
-	return s
+// storable is a text, of an error for one, as a text column can hold it.
+func storable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 }
 
 // rawFields holds, in the column raw, the fields of a message whose stored form
@@ -56,7 +40,7 @@ func originalOf(form string, raw []byte) string {
 	return form
 }
 
-// letterArgs are the arguments of addLetterSQL.
+// letterArgs are the arguments of a letter in addLettersSQL.
 func letterArgs(l inbox.DeadLetter) ([]any, error) {
 	var raw rawFields
 	var id, source, topic, position string
@@ -84,7 +68,7 @@ func letterArgs(l inbox.DeadLetter) ([]any, error) {
 		headers = text
 	}
 	return []any{
-		idempotency.StoredForm(l.Consumer), topic, source, id, string(l.Reason), errorText(l.Error), int64(l.Attempts),
+		idempotency.StoredForm(l.Consumer), topic, source, id, string(l.Reason), storable(l.Error), int64(l.Attempts),
 		key, bytesArg(m.Payload), headers, position, timeArg(m.Time), parks(l), rawColumn,
 	}, nil
 }
@@ -93,10 +77,14 @@ func letterArgs(l inbox.DeadLetter) ([]any, error) {
 // nothing to wait for.
 func parks(l inbox.DeadLetter) bool { return l.ParksKey && l.Message.Key != nil }
 
-// letterColumns are what scanLetter reads. Times come as microseconds, because
-// how a timestamptz looks depends on the connection's settings.
-const letterColumns = `number, topic, source, message_id, reason, error, attempts, message_key, payload, headers::text, position,
+// letterColumns are what scanLetter reads, briefColumns all of it but payload and
+// headers. Times come as microseconds, because how a timestamptz looks depends on
+// the connection's settings.
+const (
+	briefColumns = `number, topic, source, message_id, reason, error, attempts, message_key, position,
 	(extract(epoch FROM message_time) * 1000000)::bigint, parks_key, (extract(epoch FROM created_at) * 1000000)::bigint, raw::text`
+	letterColumns = briefColumns + `, payload, headers::text`
+)
 
 func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
 	l := inbox.DeadLetter{Consumer: consumer}
@@ -105,8 +93,8 @@ func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
 	var key, headers, rawColumn *string
 	var sentAt *int64
 	var createdAt int64
-	err := row.Scan(&l.Number, &m.Topic, &m.Source, &m.ID, &reason, &l.Error, &l.Attempts, &key, &m.Payload, &headers, &m.Position,
-		&sentAt, &l.ParksKey, &createdAt, &rawColumn)
+	err := row.Scan(&l.Number, &m.Topic, &m.Source, &m.ID, &reason, &l.Error, &l.Attempts, &key, &m.Position,
+		&sentAt, &l.ParksKey, &createdAt, &rawColumn, &m.Payload, &headers)
 	if err != nil {
 		return l, err
 	}
@@ -134,74 +122,6 @@ func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
 	l.Reason = inbox.Reason(reason)
 	l.CreatedAt = time.UnixMicro(createdAt).UTC()
 	return l, nil
-}
-
-// headerText is a string of a header in the column headers: as it is if a
-// person can read it there, else {"base64":"…"}. Null: a nil value.
-type headerText []byte
-
-type base64Text struct {
-	Base64 []byte `json:"base64"`
-}
-
-func (h headerText) MarshalJSON() ([]byte, error) {
-	if h == nil {
-		return []byte("null"), nil
-	}
-	if utf8.Valid(h) && bytes.IndexByte(h, 0) < 0 {
-		return plainJSON(string(h))
-	}
-	return json.Marshal(base64Text{h})
-}
-
-func (h *headerText) UnmarshalJSON(text []byte) error {
-	var s string
-	switch {
-	case string(text) == "null":
-		*h = nil
-		return nil
-	case len(text) > 0 && text[0] == '{':
-		var encoded base64Text
-		err := json.Unmarshal(text, &encoded)
-		*h = encoded.Base64
-		return err
-	}
-	err := json.Unmarshal(text, &s)
-	*h = []byte(s)
-	return err
-}
-
-// plainJSON leaves <, > and & readable.
-func plainJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
-
-func headersText(headers []inbox.Header) (string, error) {
-	pairs := make([][2]headerText, len(headers))
-	for i, h := range headers {
-		pairs[i] = [2]headerText{headerText([]byte(h.Name)), h.Value}
-	}
-	text, err := plainJSON(pairs)
-	return string(text), err
-}
-
-func parseHeaders(text string) ([]inbox.Header, error) {
-	var pairs [][]headerText
-	if err := json.Unmarshal([]byte(text), &pairs); err != nil {
-		return nil, err
-	}
-	headers := make([]inbox.Header, len(pairs))
-	for i, pair := range pairs {
-		if len(pair) != 2 {
-			return nil, errors.New("not a list of pairs")
-		}
-		headers[i] = inbox.Header{Name: string(pair[0]), Value: pair[1]}
-	}
-	return headers, nil
 }
 
 // timeArg is a time as every setting of the connection reads it, to the

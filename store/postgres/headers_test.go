@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/onceward/onceward/inbox"
@@ -62,37 +61,5 @@ func TestForeignHeadersColumnIsAnError(t *testing.T) {
 		if got, err := parseHeaders(text); err == nil {
 			t.Errorf("%s was read as %q", text, got)
 		}
-	}
-}
-
-func TestErrorTextFitsATextColumn(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		"", "plain é", "nul \x00", "\xff\xfe",
-		strings.Repeat("é", maxErrorBytes), strings.Repeat("x", maxErrorBytes), strings.Repeat("x", maxErrorBytes+1),
-	} {
-		got := errorText(text)
-		if !utf8.ValidString(got) || strings.Contains(got, "\x00") || len(got) > maxErrorBytes+len("\ufffd") {
-			t.Errorf("%.20q became %d bytes, %.20q", text, len(got), got)
-		}
-		if cut := len(text) > maxErrorBytes; cut != strings.HasSuffix(got, "…") {
-			t.Errorf("%d bytes end in %q", len(text), got[max(0, len(got)-8):])
-		}
-	}
-}
-
-func TestTimeThatNoCalendarShowsIsMovedIntoIt(t *testing.T) {
-	t.Parallel()
-	for want, at := range map[string]time.Time{
-		"9999-12-31 23:59:59Z":        time.UnixMilli(1 << 60),
-		"0001-01-01 00:00:00Z":        time.UnixMilli(-1 << 60),
-		"2026-03-01 11:00:00.000001Z": time.Date(2026, 3, 1, 12, 0, 0, 1999, time.FixedZone("", 3600)),
-	} {
-		if got := timeArg(at); got != want {
-			t.Errorf("%v is sent as %v, want %v", at, got, want)
-		}
-	}
-	if got := timeArg(time.Time{}); got != nil {
-		t.Errorf("the zero time is sent as %v", got)
 	}
 }

@@ -1,0 +1,145 @@
+package postgres_test
+
+import (
+	"context"
+	"hash/fnv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+const impatience = 200 * time.Millisecond
+
+// TestNoStatementWaitsForALockWithoutEnd, while somebody has locked every table
+// as ALTER TABLE does. Claims and questions for parked keys wait for rows only as
+// long; for a table they wait until ctx ends, since it is locked when a statement
+// is parsed, before any part of it runs.
+func TestNoStatementWaitsForALockWithoutEnd(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store := postgres.New(newPool(t, url), postgres.WithClaimWait(impatience))
+	letters := []inbox.DeadLetter{letterOf("a", "k")}
+	add := func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
+		return store.AddDeadLetters(ctx, tx, letters)
+	}
+	if err := store.Atomic(t.Context(), nil, add); err != nil {
+		t.Fatal(err)
+	}
+	locked, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locked.Rollback(context.Background()) }()
+	const lock = `LOCK TABLE onceward.record, onceward.attempt, onceward.dead_letter, onceward.parked_key, onceward.migration IN ACCESS EXCLUSIVE MODE`
+	if _, err := locked.Exec(t.Context(), lock); err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	wantSoon(t, map[string]func() error{
+		"Check":              func() error { return store.Check(ctx) },
+		"Migrate":            func() error { return store.Migrate(ctx) },
+		"CountAttempt":       func() error { _, err := store.CountAttempt(ctx, scope, "a", "", retention); return err },
+		"AddDeadLetters":     func() error { return store.Atomic(ctx, nil, add) },
+		"DeadLetters":        func() error { _, err := store.DeadLetters(ctx, "billing", all); return err },
+		"DiscardDeadLetters": func() error { _, err := store.DiscardDeadLetters(ctx, "billing", all); return err },
+		"FailDeadLetter":     func() error { return store.FailDeadLetter(ctx, "billing", 1, "") },
+		"TakeDeadLetter": func() error {
+			return store.TakeDeadLetter(ctx, "billing", 1, func(context.Context, pgx.Tx, inbox.DeadLetter) error { return nil })
+		},
+		"Prune": func() error { _, err := store.Prune(ctx, 10); return err },
+	})
+}
+
+// wantSoon: each gives up when the claim wait is over.
+func wantSoon(t *testing.T, calls map[string]func() error) {
+	t.Helper()
+	for doing, call := range calls {
+		began := time.Now()
+		err := call()
+		wantIs(t, err, idempotency.ErrInProgress)
+		// Generous, for a busy machine.
+		if took := time.Since(began); took > impatience+2*time.Second {
+			t.Errorf("%s gave up after %v, the claim wait is %v: %v", doing, took, impatience, err)
+		}
+	}
+}
+
+func TestRowsOfTheStoreThatOthersLockAreWaitedForNoLongerThanTheClaimWait(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store := postgres.New(newPool(t, url), postgres.WithClaimWait(impatience))
+	verdictOf(t, store, "a")
+	ctx := t.Context()
+	count := func() error { _, err := store.CountAttempt(ctx, scope, "a", "", retention); return err }
+	if err := count(); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, admin, `UPDATE onceward.record SET expires_at = now() - interval '1 hour'`)
+	locked, err := admin.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locked.Rollback(context.Background()) }()
+	for _, statement := range []string{
+		`SELECT FROM onceward.record FOR UPDATE`, `SELECT FROM onceward.attempt FOR UPDATE`,
+		`INSERT INTO onceward.record (scope, key, expires_at) VALUES ('` + scope + `', 'b', now())`,
+		`CREATE SCHEMA other`,
+	} {
+		if _, err := locked.Exec(ctx, statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantSoon(t, map[string]func() error{
+		"Atomic":       func() error { return store.Atomic(ctx, claimsOf("b"), effectOf("b")) },
+		"Atomic, two":  func() error { return store.Atomic(ctx, claimsOf("b", "c"), effectOf("b")) },
+		"CountAttempt": count,
+		"Prune":        func() error { _, err := store.Prune(ctx, 10); return err },
+		"Migrate": func() error {
+			return postgres.New(admin, postgres.WithSchema("other"), postgres.WithClaimWait(impatience)).Migrate(ctx)
+		},
+	})
+}
+
+// TestMigrateWaitsForAnotherOneUntilItsContextEnds, whatever the connection's own
+// lock_timeout and the claim wait: the other one does its work.
+func TestMigrateWaitsForAnotherOneUntilItsContextEnds(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store := postgres.New(newPool(t, withSetting(url, "lock_timeout=1"), one), postgres.WithClaimWait(time.Millisecond))
+	held, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.Background()) }()
+	// The lock that a Migrate takes, whose number is the store's own affair.
+	if _, err := held.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, migrateLock("onceward")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- store.Migrate(t.Context()) }()
+	eventually(t, "the wait of Migrate", func() bool {
+		return queryRow[int](t, admin, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`) == 1
+	})
+	select {
+	case err := <-done:
+		t.Fatalf("it gave up: %v", err)
+	case <-time.After(10 * time.Millisecond): // Longer than both bounds.
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, "the end of Migrate", done); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func migrateLock(schema string) int64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte("onceward/migrate/" + schema))
+	return int64(h.Sum64()) //nolint:gosec // As the store makes it.
+}
