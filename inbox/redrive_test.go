@@ -75,6 +75,17 @@ func TestFailedRedriveKeepsTheLetterWithItsNewErrorAndGoesOn(t *testing.T) {
 	}
 }
 
+func TestHandlerThatReturnsASentinelInARedriveHasFailed(t *testing.T) {
+	t.Parallel()
+	for _, sentinel := range []error{idempotency.ErrInProgress, idempotency.ErrConflict, inbox.ErrGone, inbox.ErrBehind} {
+		f := setup(t)
+		f.dead(message("a"))
+		f.failOn(sentinel, "a")
+		f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 1, Failed: 1})
+		f.wantLetters("a permanent")
+	}
+}
+
 func TestFailedRedriveBlocksTheLaterLettersOfItsKey(t *testing.T) {
 	t.Parallel()
 	f := setup(t, inbox.ParkKey())

@@ -138,6 +138,16 @@ func TestUnfinishedMessagesAreRememberedThroughAnOutage(t *testing.T) {
 	f.wantEffects("a", "b", "x")
 }
 
+// What can't be told at once, because a claim is in progress, is told at the next.
+func TestMessageThatIsSetAsideForItsAttemptsMayTurnOutUnfinished(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.MaxAttempts(1))
+	f.commitsAt("a", func() error { return errHandler })
+	f.store.beginFaults = []error{nil, idempotency.ErrInProgress}
+	f.wantOutcomes(f.process(messages("a", "b")...), "parked, processed")
+	f.wantLetters("a unfinished")
+}
+
 func TestLettersThatAHandlerCommittedTooEarlyAreWrittenAllTheSame(t *testing.T) {
 	t.Parallel()
 	f := setup(t, inbox.Batch(3))
@@ -272,6 +282,21 @@ func TestRedriveThatCommitsAndFailsKeepsTheLetter(t *testing.T) {
 	}
 }
 
+func TestLetterThatIsWrittenAgainHoldsUpItsKeyAsBefore(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.ParkKey())
+	f.dead(keyed("x:1")...)
+	careless := inbox.New(f.store, "billing", func(_ context.Context, tx *fakeTx, _ inbox.Message) error {
+		tx.Commit()
+		return errHandler
+	}, f.options(nil)...)
+	if _, err := careless.Redrive(t.Context(), inbox.Filter{}, inbox.Apply); err != nil {
+		t.Fatal(err)
+	}
+	f.wantOutcomes(f.process(keyed("x:2")...), "parked")
+	f.wantLetters("x:1 unfinished", "x:2 behind")
+}
+
 func TestRedriveThatCommitsAndSucceedsIsRedriven(t *testing.T) {
 	t.Parallel()
 	f := &fixture{T: t, store: newFakeStore()}
@@ -316,7 +341,7 @@ func TestHandlerThatCommitsInsideABatchLosesNothingOnSQLite(t *testing.T) {
 					}
 					return errors.Join(commit(ctx, tx), then)
 				}, inbox.Batch(10), inbox.Logger(slog.New(slog.DiscardHandler)))
-				ms := messages("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")
+				ms := messages("0", "1", "2", "3", "4", "5", "6", "7", "8", "")
 				for range 20 {
 					results, err := in.Process(t.Context(), ms)
 					if err != nil {
