@@ -53,6 +53,9 @@ func TestNoStatementWaitsForALockWithoutEnd(t *testing.T) {
 		},
 		"Prune": func() error { _, err := store.Prune(ctx, 10); return err },
 	})
+	ctx, cancel := context.WithTimeout(ctx, 3*impatience)
+	defer cancel()
+	wantIs(t, store.Atomic(ctx, claimsOf("a"), effectOf("a")), context.DeadlineExceeded)
 }
 
 // wantSoon: each gives up when the claim wait is over.

@@ -24,7 +24,9 @@
 //	not migrated                                 42P01, 42703, 3F000            ErrNotMigrated       nothing was done
 //	claim held for longer than the claim wait    55P03                          ErrInProgress        nothing was done
 //	deadlock, serialization failure              40P01, 40001                   ErrConflict          rolled back
-//	pooler lost a prepared statement             42P05, 26000                   ErrUnavailable       nothing was done
+//	pooler lost a prepared statement             42P05, 26000                   ErrUnavailable       rolled back
+//	a right is missing                           42501                          ErrUnavailable       nothing was done
+//	an option of New cannot work                 every call                     ErrUnavailable       nothing was done
 //	work returns an error                        -                              that error           rolled back
 //	work panics                                  -                              the panic goes on    rolled back
 //	connection lost during the work              closed connection              ErrUnavailable       rolled back by the server
@@ -37,12 +39,28 @@
 //	this process dies                            the server, by the socket      -                    rolled back or committed
 //
 // The lent pgx.Tx cannot be committed or rolled back by the work, and is closed
-// once the work has returned. A *sql.Tx can; that is found at the commit.
+// once the work has returned. A *sql.Tx can, and both can by an SQL statement:
+// that is found when the work has returned, and told even if it returned an error
+// or its context ended as well. Not found is a COMMIT after which the work begins
+// another transaction, except in one Exec of the lent pgx.Tx.
 //
-// With database/sql two things depend on the driver. With pgx's stdlib they are
+// With database/sql three things depend on the driver. With pgx's stdlib they are
 // as above. With others, COMMIT sent as a statement is seen only if the driver
-// looks at the server's answer (lib/pq does: ErrCommitUnknown), and a statement
-// of the work that does not heed its context delays the rollback until it ends.
+// looks at the server's answer (lib/pq does: ErrCommitUnknown), and only if the
+// work returned nil; an end of ctx hides that the work had ended its transaction;
+// a statement of the work that does not heed its context delays the rollback
+// until it ends.
+//
+// # Waiting
+//
+// The store waits for rows that another transaction has locked or is inserting as
+// long as [WithClaimWait] says, for each, and then gives up with ErrInProgress. The
+// work's own statements wait as long as the user's lock_timeout says: it is put
+// back before the work goes on. For a lock on a whole table (ALTER TABLE, VACUUM
+// FULL, LOCK TABLE) Atomic's claim and ParkedKeys wait until ctx ends or by the
+// user's lock_timeout: the server takes it when it parses a statement, before any
+// part of it could set a bound, and a statement more for each claim costs more than
+// the rare table lock does. Everything else waits for tables no longer than for rows.
 //
 // # Dead letters and parked keys
 //
@@ -70,14 +88,17 @@
 //
 // Transaction mode works: the store uses no session state. Without prepared
 // statements in PgBouncer (before 1.21, or max_prepared_statements=0) connect
-// with default_query_exec_mode=exec or cache_describe. In pgx's describe_exec
+// with default_query_exec_mode=exec or cache_describe. pgx's default mode works as
+// long as no two clients meet on a server connection, and fails now and then from
+// there on, the work's own statements included: ErrUnavailable, which names this
+// cure and spends no attempts. In pgx's describe_exec
 // mode the store sends BEGIN by itself, at the price of one round trip, since
 // only inside a transaction do both halves of a statement reach one server.
 //
 // # Rights
 //
-// Migrate needs the right to create a schema (CREATE on the database), or to own
-// the schema. Consumers need no more than
+// Migrate needs to own the schema, or the right to create it (CREATE on the
+// database) where it is missing. Consumers need no more than
 //
 //	GRANT USAGE ON SCHEMA onceward TO billing_consumer;
 //	GRANT SELECT ON onceward.migration TO billing_consumer;
