@@ -9,16 +9,38 @@ import (
 	"github.com/onceward/onceward/idempotency"
 )
 
-// batch is what one transaction does with its messages. It belongs to the
-// goroutine of the transaction until that has ended.
+// batch is what one transaction does with its messages. It belongs to the worker
+// until the transaction has ended, and for good if its handler was abandoned.
 type batch[Tx any] struct {
-	*transaction
+	transaction
 
 	in        *Inbox[Tx]
 	now       time.Time
 	messages  []Message
 	claims    []idempotency.Claim
 	decisions []decision
+
+	// one is the memory of a batch of one message.
+	one struct {
+		claims    [1]idempotency.Claim
+		decisions [1]decision
+	}
+}
+
+func (in *Inbox[Tx]) newBatch(now time.Time, messages []Message) *batch[Tx] {
+	b := &batch[Tx]{in: in, now: now, messages: messages}
+	if len(messages) == 1 {
+		b.claims, b.decisions = b.one.claims[:], b.one.decisions[:]
+	} else {
+		b.claims, b.decisions = make([]idempotency.Claim, len(messages)), make([]decision, len(messages))
+	}
+	in.fillClaims(b.claims, messages)
+	return b
+}
+
+// transact implements work.
+func (b *batch[Tx]) transact(ctx context.Context) error {
+	return b.in.store.Atomic(ctx, b.claims, b.run)
 }
 
 // decision is what becomes of a message if its transaction is committed. A reason
@@ -117,7 +139,7 @@ func (b *batch[Tx]) handle(ctx context.Context, tx Tx) error {
 		if d.outcome != Processed {
 			continue
 		}
-		if err := b.in.call(ctx, b.transaction, tx, &b.messages[i]); err != nil {
+		if err := b.in.call(ctx, &b.transaction, tx, &b.messages[i]); err != nil {
 			return err
 		}
 	}
@@ -134,7 +156,7 @@ func (b *batch[Tx]) handleBulk(ctx context.Context, tx Tx) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	return b.in.callBulk(ctx, b.transaction, tx, fresh)
+	return b.in.callBulk(ctx, &b.transaction, tx, fresh)
 }
 
 // unfit returns why a new message must not be handled, or "".

@@ -19,9 +19,8 @@ import (
 //	billing:unfinished/orders  messages recorded but not handled, by ID
 func (in *Inbox[Tx]) scope(source string) string { return in.consumer + "/" + source }
 
-// claims returns the claim of each message.
-func (in *Inbox[Tx]) claims(messages []Message) []idempotency.Claim {
-	claims := make([]idempotency.Claim, len(messages))
+// fillClaims sets the claim of each message.
+func (in *Inbox[Tx]) fillClaims(claims []idempotency.Claim, messages []Message) {
 	var source, scope string
 	for i := range messages {
 		m := &messages[i]
@@ -34,7 +33,6 @@ func (in *Inbox[Tx]) claims(messages []Message) []idempotency.Claim {
 		}
 		claims[i] = in.claimIn(scope, m)
 	}
-	return claims
 }
 
 // claim returns the claim of one message. Without an ID it is that of the

@@ -21,8 +21,8 @@ type Handler[Tx any] func(ctx context.Context, tx Tx, message Message) error
 // error it is called again with one message at a time, so that the bad one fails alone.
 type BulkHandler[Tx any] func(ctx context.Context, tx Tx, messages []Message) error
 
-// ErrHandlerTimeout is the cause of the handler's context after
-// HandlerTimeout; see context.Cause.
+// ErrHandlerTimeout is in the cause of the handler's context after HandlerTimeout,
+// which says how long that is; see context.Cause.
 var ErrHandlerTimeout = errors.New("handler ran past its HandlerTimeout")
 
 // Permanent marks an error that no retry will cure: the message is set aside at

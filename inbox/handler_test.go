@@ -92,7 +92,7 @@ func TestHandlerIsToldWhenItsTimeIsUp(t *testing.T) {
 		f := setup(t, inbox.HandlerTimeout(5*time.Second))
 		f.on = func(ctx context.Context, _ *fakeTx, _ inbox.Message) error {
 			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), inbox.ErrHandlerTimeout) {
+			if cause := context.Cause(ctx); !errors.Is(cause, inbox.ErrHandlerTimeout) || cause.Error() != "handler ran past its HandlerTimeout of 5s" {
 				t.Errorf("cause is %v", context.Cause(ctx))
 			}
 			return ctx.Err()

@@ -33,9 +33,11 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 				"the adapter must set it to the topic or queue within which IDs are unique", i+1, len(messages))
 		}
 	}
+	r := runner{timeout: in.handlerTimeout}
+	defer r.close()
 	for start := 0; start < len(messages); start += in.batch {
 		end := min(start+in.batch, len(messages))
-		ok, err := in.processBatch(ctx, messages[start:end], results[start:end])
+		ok, err := in.processBatch(ctx, &r, messages[start:end], results[start:end])
 		if err != nil {
 			in.reportOutage(ctx, err)
 		}
@@ -48,9 +50,9 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 
 // processBatch runs messages in one transaction and, if that fails, one by one
 // up to the first that fails alone. Then ok is false.
-func (in *Inbox[Tx]) processBatch(ctx context.Context, messages []Message, results []Result) (ok bool, err error) {
+func (in *Inbox[Tx]) processBatch(ctx context.Context, r *runner, messages []Message, results []Result) (ok bool, err error) {
 	if len(messages) > 1 {
-		err := in.attempt(ctx, messages, results)
+		err := in.attempt(ctx, r, messages, results)
 		if err == nil {
 			return true, nil
 		}
@@ -64,7 +66,7 @@ func (in *Inbox[Tx]) processBatch(ctx context.Context, messages []Message, resul
 		in.counters.retries.Add(1)
 	}
 	for i := range messages {
-		if err := in.processOne(ctx, messages[i:i+1], &results[i]); err != nil {
+		if err := in.processOne(ctx, r, messages[i:i+1], &results[i]); err != nil {
 			return false, err
 		}
 		if results[i].Outcome == Failed {
@@ -76,10 +78,10 @@ func (in *Inbox[Tx]) processBatch(ctx context.Context, messages []Message, resul
 
 // processOne runs one message in a transaction of its own and applies the
 // failure policy.
-func (in *Inbox[Tx]) processOne(ctx context.Context, one []Message, result *Result) error {
+func (in *Inbox[Tx]) processOne(ctx context.Context, r *runner, one []Message, result *Result) error {
 	message := &one[0]
 	single := [1]Result{}
-	err := in.attempt(ctx, one, single[:])
+	err := in.attempt(ctx, r, one, single[:])
 	if err == nil {
 		*result = single[0]
 		return nil
@@ -134,18 +136,14 @@ func (in *Inbox[Tx]) failedAttempt(ctx context.Context, message *Message, result
 
 // attempt runs messages in one transaction. When it is committed, and only
 // then, results are filled and reported.
-func (in *Inbox[Tx]) attempt(ctx context.Context, messages []Message, results []Result) error {
+func (in *Inbox[Tx]) attempt(ctx context.Context, r *runner, messages []Message, results []Result) error {
 	start := time.Now()
-	claims := in.claims(messages)
 	var work *batch[Tx]
 	err := in.retryConflicts(ctx, func() error {
 		// An abandoned handler keeps the batch it belongs to, so each
 		// transaction gets a new one.
-		work = &batch[Tx]{in: in, now: start, messages: messages, claims: claims, decisions: make([]decision, len(messages))}
-		err := in.transact(ctx, func(ctx context.Context, t *transaction) error {
-			work.transaction = t
-			return in.store.Atomic(ctx, claims, work.run)
-		})
+		work = in.newBatch(start, messages)
+		err := in.run(ctx, r, &work.transaction, work)
 		if errors.Is(err, idempotency.ErrTransactionEnded) {
 			err = endedError(err)
 		}

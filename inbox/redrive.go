@@ -71,6 +71,8 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 	var result RedriveResult
 	blocked := parkedKeys{}
 	rewritten := map[delivery]bool{}
+	r := runner{timeout: in.handlerTimeout}
+	defer r.close()
 	err := in.eachLetter(ctx, filter, func(letter *DeadLetter) error {
 		if letter.Reason == ReasonUnfinished && rewritten[deliveryOf(letter)] {
 			return nil // tried already, and written again by this call
@@ -83,7 +85,7 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 			result.Blocked++
 			return nil
 		}
-		end, err := in.redrive(ctx, letter)
+		end, err := in.redrive(ctx, &r, letter)
 		if err != nil {
 			return err
 		}

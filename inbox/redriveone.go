@@ -30,20 +30,39 @@ func deliveryOf(letter *DeadLetter) delivery {
 
 // redriving is one try at a dead letter. An abandoned handler keeps it, so each
 // try gets a new one.
-type redriving struct {
-	*transaction
+type redriving[Tx any] struct {
+	transaction
 
+	in     *Inbox[Tx]
+	number int64
 	letter DeadLetter // whole, as it was taken
+}
+
+// transact implements work.
+func (d *redriving[Tx]) transact(ctx context.Context) error {
+	return d.in.store.TakeDeadLetter(ctx, d.in.consumer, d.number, d.run)
+}
+
+// run is the work of Store.TakeDeadLetter.
+func (d *redriving[Tx]) run(ctx context.Context, tx Tx, letter DeadLetter) error {
+	d.letter = letter
+	ctx, cancel := d.handlerContext(ctx)
+	defer cancel(nil)
+	if err := d.in.call(ctx, &d.transaction, tx, &letter.Message); err != nil {
+		return err
+	}
+	d.finish()
+	return nil
 }
 
 // redrive runs one dead letter, which was listed without its payload. An error
 // means that the store is out or ctx has ended.
-func (in *Inbox[Tx]) redrive(ctx context.Context, listed *DeadLetter) (redriveEnd, error) {
+func (in *Inbox[Tx]) redrive(ctx context.Context, r *runner, listed *DeadLetter) (redriveEnd, error) {
 	start := time.Now()
-	var try *redriving
+	var try *redriving[Tx]
 	err := in.retryConflicts(ctx, func() error {
-		try = &redriving{}
-		err := in.take(ctx, listed.Number, try)
+		try = &redriving[Tx]{in: in, number: listed.Number}
+		err := in.run(ctx, r, &try.transaction, try)
 		if errors.Is(err, idempotency.ErrTransactionEnded) {
 			err = endedError(err)
 		}
@@ -68,26 +87,10 @@ func (in *Inbox[Tx]) redrive(ctx context.Context, listed *DeadLetter) (redriveEn
 	return in.redriveFailed(ctx, listed, try, err)
 }
 
-func (in *Inbox[Tx]) take(ctx context.Context, number int64, try *redriving) error {
-	return in.transact(ctx, func(ctx context.Context, t *transaction) error {
-		try.transaction = t
-		return in.store.TakeDeadLetter(ctx, in.consumer, number, func(ctx context.Context, tx Tx, letter DeadLetter) error {
-			try.letter = letter
-			handlerCtx, cancel := t.handlerContext(ctx)
-			defer cancel(nil)
-			if err := in.call(handlerCtx, t, tx, &letter.Message); err != nil {
-				return err
-			}
-			t.finish()
-			return nil
-		})
-	})
-}
-
 // redriveFailed keeps the new error with the letter. If a handler that ended the
 // transaction committed the removal of its letter without success, that was the
 // last copy of the message: it is written again.
-func (in *Inbox[Tx]) redriveFailed(ctx context.Context, listed *DeadLetter, try *redriving, cause error) (redriveEnd, error) {
+func (in *Inbox[Tx]) redriveFailed(ctx context.Context, listed *DeadLetter, try *redriving[Tx], cause error) (redriveEnd, error) {
 	err := in.retryConflicts(ctx, func() error {
 		return in.store.FailDeadLetter(ctx, in.consumer, listed.Number, errorText(cause, rowErrorBytes))
 	})

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -12,30 +11,28 @@ import (
 // grace is how long a handler may take to return once its context is cancelled.
 const grace = time.Second
 
-// transaction watches one transaction of the store, which runs in a goroutine of
-// its own so that a handler that never returns can be left behind.
+// transaction watches one transaction of the store, which a worker runs so that a
+// handler that never returns can be left behind.
 //
 //	storing ──enter──▶ handling ──leave──▶ storing … ──finish──▶ committing
 //	   │                  │ HandlerTimeout or ctx ended: handler's ctx cancelled
 //	   │ ctx ended        │ a second later, still handling: abandoned
 //	   └────────▶ stopped ◀────────┘
 //
-// Stopped means that the transaction's context is cancelled: the store rolls it
-// back even while the handler runs on. From committing on nothing interferes, so
-// that a commit is never made uncertain for the sake of a second.
+// Stopped means that the worker's context is cancelled: the store rolls the
+// transaction back even while the handler runs on. From committing on nothing
+// interferes, so that a commit is never made uncertain for the sake of a second.
 //
-// An abandoned goroutine finds out in leave and touches nothing but its own
+// An abandoned worker finds out in leave and touches nothing but its own
 // transaction afterwards; that is why a transaction's working memory is never reused.
 type transaction struct {
-	done chan struct{}
-	err  error // valid once done is closed
-
 	mu        sync.Mutex
 	phase     phase
 	entered   time.Time // when the running call of the handler began
 	message   *Message  // what it was called with, the first one in bulk
 	told      time.Time // when its context was cancelled; zero: not yet
 	why       error     // why it was cancelled
+	overdue   bool      // it was because of this inbox's HandlerTimeout
 	cancel    context.CancelCauseFunc
 	succeeded int // calls of the handler that returned nil
 	abandoned *abandonedError
@@ -48,50 +45,6 @@ const (
 	handling
 	committing
 )
-
-// transact runs body in a goroutine and waits for it, or until its handler is
-// abandoned. body must run on the context it gets.
-func (in *Inbox[Tx]) transact(ctx context.Context, body func(ctx context.Context, t *transaction) error) error {
-	t := &transaction{done: make(chan struct{})}
-	// The end of the caller's context must reach the handler before it reaches
-	// the store, which would cut the connection under a handler about to finish.
-	txCtx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	go func() {
-		t.err = errGoexit // stays if the handler ends this goroutine: that can't be stopped
-		defer close(t.done)
-		defer stop(nil)
-		t.err = body(txCtx, t)
-	}()
-	start := time.Now()
-	err := t.wait(ctx, stop, in.handlerTimeout)
-	if abandoned, ok := errors.AsType[*abandonedError](err); ok {
-		in.report(ctx, Event{Kind: EventAbandoned, Message: abandoned.message, Count: 1, Duration: time.Since(start), Err: err})
-	}
-	return err
-}
-
-// wait returns the outcome of the transaction. It must see every change of
-// phase in time only while a handler runs, so it looks when a timer says that
-// one may be due.
-func (t *transaction) wait(ctx context.Context, stop context.CancelCauseFunc, timeout time.Duration) error {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	ended := ctx.Done()
-	for {
-		select {
-		case <-t.done:
-			return t.err
-		case <-ended:
-			ended = nil
-		case <-timer.C:
-		}
-		again, err := t.inspect(ctx, stop, timeout)
-		if err != nil {
-			return err
-		}
-		timer.Reset(again)
-	}
-}
 
 // inspect cancels what is overdue and says when to look again. An error means
 // that the handler was abandoned.
@@ -112,7 +65,8 @@ func (t *transaction) inspect(ctx context.Context, stop context.CancelCauseFunc,
 		case ended:
 			t.tell(now, context.Cause(ctx))
 		case due <= 0:
-			t.tell(now, ErrHandlerTimeout)
+			t.overdue = true
+			t.tell(now, fmt.Errorf("%w of %v", ErrHandlerTimeout, timeout))
 		default:
 			return due, nil
 		}
@@ -170,8 +124,8 @@ func (t *transaction) leave(err *error) {
 		*err = t.abandoned // also if the handler succeeded late: nothing more is done here
 	case *err == nil:
 		t.succeeded++
-	case t.why == ErrHandlerTimeout: //nolint:errorlint // this very one, not that of an inbox around this one
-		*err = &handlerError{fmt.Errorf("%w: %w", ErrHandlerTimeout, *err)}
+	case t.overdue:
+		*err = &handlerError{fmt.Errorf("%w: %w", t.why, *err)}
 	default:
 		*err = &handlerError{*err}
 	}

@@ -69,9 +69,6 @@ type endedTransaction struct {
 // may still run: everything read here was written before a handler was entered, or
 // is guarded by the transaction.
 func (b *batch[Tx]) rememberUnfinished(cause error) {
-	if b.transaction == nil {
-		return // it never began
-	}
 	succeeded, finished := b.progress()
 	ended := &endedTransaction{cause: cause}
 	u := &b.in.unfinished

@@ -1,0 +1,85 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/onceward/inbox"
+)
+
+// goroutine is the caller's name in a stack trace, "goroutine 42".
+func goroutine() string {
+	stack := make([]byte, 64)
+	stack = stack[:runtime.Stack(stack, false)]
+	name, _, _ := bytes.Cut(stack, []byte(" ["))
+	return string(name)
+}
+
+// A goroutine that waits for ever fails the bubble: the test also proves that
+// nothing is left when Process and Redrive have returned.
+func TestOneGoroutineRunsTheTransactionsOfACallUnlessAHandlerKeepsIt(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string]func(){
+		"abandoned": func() { <-time.After(time.Minute) },
+		"goexit":    runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := setup(t, inbox.HandlerTimeout(time.Second))
+				var ran []string
+				run := func(_ context.Context, _ *fakeTx, m inbox.Message) error {
+					f.mu.Lock()
+					ran = append(ran, goroutine())
+					f.mu.Unlock()
+					if m.ID == "f" {
+						keep()
+					}
+					return nil
+				}
+				f.on = run
+				f.wantOutcomes(f.process(messages("a", "b", "c", "d")...), "processed, processed, processed, processed")
+				if slices.Contains(ran, goroutine()) || len(slices.Compact(ran)) != 1 {
+					t.Errorf("Process ran in %q, called by %s", ran, goroutine())
+				}
+
+				f.dead(messages("e", "f", "g", "h")...)
+				ran, f.on = nil, run
+				f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 4, Redriven: 3, Failed: 1})
+				<-time.After(time.Hour) // the abandoned one has returned
+				synctest.Wait()
+				if len(ran) != 4 || ran[0] != ran[1] || ran[1] == ran[2] || ran[2] != ran[3] {
+					t.Errorf("Redrive ran in %q", ran)
+				}
+			})
+		})
+	}
+}
+
+// The timer of a call is shared: a handler that came back late must not leave
+// the next one more time than HandlerTimeout.
+func TestHandlerAfterALateOneHasItsOwnTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t, inbox.HandlerTimeout(100*time.Millisecond))
+		var told time.Duration
+		f.on = func(ctx context.Context, _ *fakeTx, m inbox.Message) error {
+			start := time.Now()
+			<-ctx.Done()
+			if m.ID == "b" {
+				told = time.Since(start)
+				return ctx.Err()
+			}
+			return nil
+		}
+		f.wantOutcomes(f.process(messages("a", "b")...), "processed, failed")
+		if told != 100*time.Millisecond {
+			t.Errorf("the second handler was told after %v", told)
+		}
+	})
+}
