@@ -88,12 +88,7 @@ func handBatches(handle func(context.Context, []handwritten.Order) error) worker
 func openOurOne(pool *pgxpool.Pool, s side) worker {
 	in := inbox.New(postgres.New(pool), s.key, handler(s))
 	return func(ctx context.Context, messages []inbox.Message) error {
-		for i := range messages {
-			if err := process(ctx, in, messages[i:i+1]); err != nil {
-				return err
-			}
-		}
-		return nil
+		return process(ctx, in, messages) // as adapters do; each still has its own transaction
 	}
 }
 
