@@ -66,7 +66,7 @@ func nextBatch(log []byte) (b batch, rest []byte, ok bool, err error) {
 	if want, got := binary.BigEndian.Uint32(whole[17:]), crc32.Checksum(whole[21:], castagnoli); got != want {
 		return b, nil, false, fmt.Errorf("checksum %08x, want %08x", got, want)
 	}
-	c := cursor{rest: whole[21:]}
+	c := cursor{data: whole[21:]}
 	b.attributes = protocol.Attributes(c.int16())
 	b.last = b.base + int64(c.int32())
 	b.firstTime = c.int64()
@@ -75,7 +75,7 @@ func nextBatch(log []byte) (b batch, rest []byte, ok bool, err error) {
 	c.int16() // producer's epoch
 	c.int32() // sequence
 	b.count = int(c.int32())
-	b.records = c.rest
+	b.records = c.data[c.at:]
 	// A record has at least seven bytes, packed or not: a count that can't be
 	// must not be allocated for.
 	if b.last < b.base || b.count < 0 || b.attributes.Compression() == 0 && b.count > len(b.records)/7+1 {
@@ -110,12 +110,12 @@ func (b *batch) abort() (bool, error) {
 	if err != nil || b.count == 0 { // compaction takes old markers too
 		return false, err
 	}
-	c := cursor{rest: log}
+	c := cursor{data: log}
 	c.varint() // length
 	c.bytes(1) // attributes
 	c.varint() // time
 	c.varint() // offset
-	key := cursor{rest: c.nullable()}
+	key := cursor{data: c.nullable()}
 	key.int16() // version
 	kind := key.int16()
 	return kind == controlAbort, errors.Join(c.err, key.err)
@@ -132,7 +132,7 @@ type record struct {
 
 // next reads a record from log into r.
 func (b *batch) next(log *cursor, r *record) error {
-	c := cursor{rest: log.nullable()}
+	c := cursor{data: log.nullable()}
 	if log.err != nil {
 		return log.err
 	}
@@ -145,7 +145,7 @@ func (b *batch) next(log *cursor, r *record) error {
 	r.key = c.nullable()
 	r.value = c.nullable()
 	r.headers = int(c.varint())
-	if r.headers < 0 || r.headers > len(c.rest) {
+	if r.headers < 0 || r.headers > c.left() {
 		return errShort
 	}
 	r.more = c

@@ -182,7 +182,7 @@ func (f *fetcher) read(b *batch, from int64, out *fetched) error {
 		return err
 	}
 	out.bytes += len(unpacked)
-	log := cursor{rest: unpacked}
+	log := cursor{data: unpacked}
 	var r record
 	for range b.count {
 		if err := b.next(&log, &r); err != nil {

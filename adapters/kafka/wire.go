@@ -75,7 +75,7 @@ type answer struct {
 func (*answer) ApiKey() protocol.ApiKey { return protocol.Fetch }
 
 func parseAnswer(body []byte, version int16) (*answer, error) {
-	c := &cursor{rest: body}
+	c := &cursor{data: body}
 	if id := c.int32(); id != correlationID {
 		return nil, fmt.Errorf("%w: an answer to request %d", errCorrupt, id)
 	}
@@ -122,8 +122,13 @@ func parseAnswer(body []byte, version int16) (*answer, error) {
 
 // cursor reads big-endian numbers, varints and byte strings. After a failure it
 // returns zeros and keeps the error.
+//
+// It counts instead of slicing data shorter: a slice stored on the heap, once
+// for every field of every record, costs the garbage collector a write barrier
+// each: decoding took twice as long (BenchmarkDecode).
 type cursor struct {
-	rest []byte
+	data []byte
+	at   int
 	err  error
 }
 
@@ -132,14 +137,18 @@ var errShort = errors.New("it ends too early")
 // bytes returns the next n bytes, without copying. They can't be appended to in
 // place.
 func (c *cursor) bytes(n int) []byte {
-	if n < 0 || n > len(c.rest) {
-		c.err, c.rest = errShort, nil
+	if n < 0 || n > c.left() {
+		c.fail()
 		return nil
 	}
-	b := c.rest[:n:n]
-	c.rest = c.rest[n:]
-	return b
+	c.at += n
+	return c.data[c.at-n : c.at : c.at]
 }
+
+// left is how many bytes have not been read.
+func (c *cursor) left() int { return len(c.data) - c.at }
+
+func (c *cursor) fail() { c.err, c.at = errShort, len(c.data) }
 
 func (c *cursor) int16() int16 {
 	if b := c.bytes(2); b != nil {
@@ -165,21 +174,21 @@ func (c *cursor) int64() int64 {
 // varint reads a zigzag-encoded number. Most are one byte: lengths and deltas of
 // small records.
 func (c *cursor) varint() int64 {
-	if len(c.rest) > 0 && c.rest[0] < 0x80 {
-		b := c.rest[0]
-		c.rest = c.rest[1:]
+	if c.at < len(c.data) && c.data[c.at] < 0x80 {
+		b := c.data[c.at]
+		c.at++
 		return int64(b>>1) ^ -int64(b&1)
 	}
 	return c.longVarint()
 }
 
 func (c *cursor) longVarint() int64 {
-	v, n := binary.Varint(c.rest)
+	v, n := binary.Varint(c.data[c.at:])
 	if n <= 0 {
-		c.err, c.rest = errShort, nil
+		c.fail()
 		return 0
 	}
-	c.rest = c.rest[n:]
+	c.at += n
 	return v
 }
 
