@@ -37,6 +37,7 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 	defer r.close()
 	for start := 0; start < len(messages); start += in.batch {
 		end := min(start+in.batch, len(messages))
+		r.last = end == len(messages)
 		ok, err := in.processBatch(ctx, &r, messages[start:end], results[start:end])
 		if err != nil {
 			in.reportOutage(ctx, err)
@@ -64,6 +65,7 @@ func (in *Inbox[Tx]) processBatch(ctx context.Context, r *runner, messages []Mes
 			in.report(ctx, Event{Kind: EventFailed, Count: 1, Err: err})
 		}
 		in.counters.retries.Add(1)
+		r.last = false
 	}
 	for i := range messages {
 		if err := in.processOne(ctx, r, messages[i:i+1], &results[i]); err != nil {

@@ -11,6 +11,9 @@ type runner struct {
 	timeout time.Duration
 	timer   *time.Timer
 	worker  *worker // nil: the next transaction starts one
+	// last: no transaction is expected after the next one, whose worker then ends
+	// by itself, or a call with one message would wait for it twice.
+	last bool
 }
 
 // work is one whole transaction in the store: the batch of a Process, the dead
@@ -24,20 +27,31 @@ type work interface {
 // a handler that ends its goroutine: that can't be stopped. One whose handler was
 // abandoned ends when that returns, and touches nothing of the call any more.
 type worker struct {
-	queue chan work
+	queue chan task
 	// outcome receives the outcome of each transaction, and is closed at the end.
 	outcome chan error
+	// end is the outcome of a transaction the worker ended with; valid once
+	// outcome is closed.
+	end error
 	// stop cancels the transactions' context.
 	stop context.CancelCauseFunc
 }
 
-func startWorker(ctx context.Context) *worker {
+type task struct {
+	work
+
+	last bool
+}
+
+// startWorker starts a worker with its first task.
+func startWorker(ctx context.Context, first task) *worker {
 	// The end of the caller's context must reach the handler before it reaches
 	// the store, which would cut the connection under a handler about to finish.
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	// With room for one, nobody waits: neither the call for a worker that has just
 	// begun, nor an abandoned one for a call that has gone.
-	w := &worker{queue: make(chan work, 1), outcome: make(chan error, 1), stop: stop}
+	w := &worker{queue: make(chan task, 1), outcome: make(chan error, 1), end: errGoexit, stop: stop}
+	w.queue <- first
 	go w.run(ctx)
 	return w
 }
@@ -46,22 +60,28 @@ func (w *worker) run(ctx context.Context) {
 	defer close(w.outcome)
 	defer w.stop(nil)
 	for next := range w.queue {
-		w.outcome <- next.transact(ctx)
+		err := next.transact(ctx)
+		if next.last {
+			w.end = err
+			return
+		}
+		w.outcome <- err
 	}
 }
 
 // run runs one transaction, watched as t, until it has ended or its handler is
 // abandoned. All transactions of a runner have the same ctx.
 func (r *runner) run(ctx context.Context, t *transaction, w work) error {
-	if r.worker == nil {
-		r.worker = startWorker(ctx)
-	}
 	if r.timer == nil {
 		r.timer = time.NewTimer(r.timeout)
 	} else {
 		r.timer.Reset(r.timeout)
 	}
-	r.worker.queue <- w
+	if next := (task{w, r.last}); r.worker == nil {
+		r.worker = startWorker(ctx, next)
+	} else {
+		r.worker.queue <- next
+	}
 	return r.wait(ctx, t)
 }
 
@@ -74,8 +94,7 @@ func (r *runner) wait(ctx context.Context, t *transaction) error {
 		select {
 		case err, alive := <-r.worker.outcome:
 			if !alive {
-				r.worker = nil
-				return errGoexit
+				err, r.worker = r.worker.end, nil
 			}
 			return err
 		case <-ended:
