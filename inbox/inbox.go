@@ -1,6 +1,9 @@
 package inbox
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Inbox handles each message once: the handler's writes, the record that the
 // message was handled and, if it comes to that, its dead letter share one
@@ -39,10 +42,21 @@ func NewBulk[Tx any](store Store[Tx], consumer string, handler BulkHandler[Tx], 
 	return in
 }
 
+var errNotMade = errors.New("inbox: this *Inbox is nil or empty: make it with inbox.New")
+
+// unusable returns why nothing can be done with an inbox, which may be nil inside
+// a Processor that is not.
+func (in *Inbox[Tx]) unusable() error {
+	if in == nil || in.store == nil && in.invalid == nil {
+		return errNotMade
+	}
+	return in.invalid
+}
+
 // Check implements Processor.
 func (in *Inbox[Tx]) Check(ctx context.Context) error {
-	if in.invalid != nil {
-		return in.invalid
+	if err := in.unusable(); err != nil {
+		return err
 	}
 	return in.store.Check(ctx)
 }

@@ -20,7 +20,7 @@ const firstPrune = 5 * time.Second
 // seconds. An error of the store is logged and the next round tries again. With an
 // invalid configuration it returns at once: Check says why.
 func (in *Inbox[Tx]) Maintain(ctx context.Context) {
-	if in.invalid != nil {
+	if in.unusable() != nil {
 		return
 	}
 	interval := min(max(in.retention/100, 10*time.Second), 10*time.Minute)

@@ -9,11 +9,11 @@ const HeaderID = "onceward-id"
 // holds one wins:
 //
 //  1. the header "onceward-id", set by Onceward's publishers;
-//  2. CloudEvents: "ce_id", whose Source becomes "ce_source" (in AMQP also
+//  2. the Headers listed here: what is named beats what is guessed;
+//  3. CloudEvents: "ce_id", whose Source becomes "ce_source" (in AMQP also
 //     "cloudEvents:id" and "cloudEvents_id");
-//  3. the broker's own property: AMQP message_id, SQS deduplication id;
-//  4. the header "id" of Debezium's outbox event router;
-//  5. the Headers listed here;
+//  4. the broker's own property: AMQP message_id, SQS deduplication id;
+//  5. the header "id" of Debezium's outbox event router;
 //  6. what Missing returns.
 //
 // Header names match exactly first, then without case; empty values count as
@@ -25,11 +25,12 @@ const HeaderID = "onceward-id"
 // for every send and every hop. Spring for Apache Kafka leaves it out unless a
 // header mapper with patterns of its own lets it through; then redeliveries by the
 // broker are still duplicates, but what the producer sends twice is handled
-// twice. In such a system let the producer set "onceward-id", which is asked first.
+// twice. In such a system let the producer set "onceward-id", or list the header
+// that holds the true ID: both are asked before "id".
 //
 // CloudEvents in structured mode keep their id in the payload: derive it in Missing.
 type Identity struct {
-	// Headers are names of further headers that carry an ID. Known ones:
+	// Headers are names of headers that carry an ID, the best first. Known ones:
 	//
 	//	Watermill         _watermill_message_uuid
 	//	MassTransit       MessageId
@@ -59,6 +60,11 @@ func (identity Identity) Resolve(m *Message, native string) {
 	if m.ID = headerText(m.Headers, HeaderID); m.ID != "" {
 		return
 	}
+	for _, name := range identity.Headers {
+		if m.ID = headerText(m.Headers, name); m.ID != "" {
+			return
+		}
+	}
 	// CloudEvents' names in its bindings for Kafka, and both that AMQP's allows.
 	for _, names := range [...]struct{ id, source string }{
 		{"ce_id", "ce_source"},
@@ -77,11 +83,6 @@ func (identity Identity) Resolve(m *Message, native string) {
 	}
 	if m.ID = headerText(m.Headers, "id"); m.ID != "" {
 		return
-	}
-	for _, name := range identity.Headers {
-		if m.ID = headerText(m.Headers, name); m.ID != "" {
-			return
-		}
 	}
 	if identity.Missing != nil {
 		m.ID = identity.Missing(*m)

@@ -25,8 +25,6 @@ func TestMessageIDIsTheFirstThatIsPresent(t *testing.T) {
 		id, source string
 	}{
 		{header("unrelated", "x"), "", "orders/0/7", "orders"},
-		{header("MessageId", "masstransit"), "", "masstransit", "orders"},
-		{header("_watermill_message_uuid", "watermill"), "", "watermill", "orders"},
 		{header("id", "debezium"), "", "debezium", "orders"},
 		{header("unrelated", "y"), "native", "native", "orders"},
 		{header("cloudEvents_source", "/amqp"), "", "native", "orders"},
@@ -34,6 +32,8 @@ func TestMessageIDIsTheFirstThatIsPresent(t *testing.T) {
 		{header("cloudEvents:id", "amqp-old"), "", "amqp-old", "orders"},
 		{header("ce_id", "kafka"), "", "kafka", "orders"},
 		{header("ce_source", "/shop"), "", "kafka", "/shop"},
+		{header("MessageId", "masstransit"), "", "masstransit", "orders"},
+		{header("_watermill_message_uuid", "watermill"), "", "watermill", "orders"},
 		{header("onceward-id", "ours"), "", "ours", "orders"},
 	} {
 		m.Headers = append(m.Headers, step.header)
@@ -44,6 +44,22 @@ func TestMessageIDIsTheFirstThatIsPresent(t *testing.T) {
 		identity.Resolve(&got, native)
 		if got.ID != step.id || got.Source != step.source {
 			t.Errorf("with %s: ID %q of source %q, want %q of %q", step.header.Name, got.ID, got.Source, step.id, step.source)
+		}
+	}
+}
+
+// A framework that draws an "id" at random for each send must not hide the ID
+// that the user has named.
+func TestHeaderTheUserNamesBeatsEveryGuess(t *testing.T) {
+	t.Parallel()
+	identity := inbox.Identity{Headers: []string{"payment-id"}}
+	for _, random := range []string{"6f1c", "b2d4"} {
+		m := inbox.Message{Source: "payments", Headers: []inbox.Header{
+			header("id", random), header("ce_id", random), header("ce_source", "/shop"), header("payment-id", "pay_123"),
+		}}
+		identity.Resolve(&m, random)
+		if m.ID != "pay_123" || m.Source != "payments" {
+			t.Errorf("ID is %q of source %q", m.ID, m.Source)
 		}
 	}
 }

@@ -29,8 +29,10 @@ type config struct {
 }
 
 const (
-	// minRetention catches forgotten units: Retention(14) is 14 nanoseconds.
+	// minRetention and minPause catch forgotten units: Retention(14) and
+	// HandlerTimeout(30) are nanoseconds.
 	minRetention = time.Minute
+	minPause     = time.Millisecond
 
 	// maxRetention leaves room for the slack.
 	maxRetention = idempotency.MaxRetention - clockSlack
@@ -66,6 +68,7 @@ func MaxAttempts(attempts int) Option {
 // between zero and minimum·2^(n-1), at most maximum (full jitter, so that
 // consumers that failed together do not come back together). Default 100 ms and
 // 30 s: quick for a lock lost to somebody else, slow for a dependency that is down.
+// At least 1 ms each.
 func Backoff(minimum, maximum time.Duration) Option {
 	return func(c *config) { c.backoffMin, c.backoffMax = minimum, maximum }
 }
@@ -74,7 +77,7 @@ func Backoff(minimum, maximum time.Duration) Option {
 // with ErrHandlerTimeout as the cause; a handler that does not return within one
 // more second is abandoned: its transaction is rolled back, its goroutine left
 // behind, and the call counts as a failed attempt. Default 30 s: longer than any
-// healthy transaction, and a hung one is noticed within a minute.
+// healthy transaction, and a hung one is noticed within a minute. At least 1 ms.
 //
 // The context has no deadline, because one context serves all calls of a batch
 // and each has its own time: what asks for ctx.Deadline, as some clients do to set a
@@ -178,11 +181,13 @@ func (c *config) validate(hasStore, hasHandler bool) error {
 	if c.maxAttempts < 1 {
 		problem("MaxAttempts(%d): pass at least 1; for messages that must never be set aside pass math.MaxInt", c.maxAttempts)
 	}
-	if c.backoffMin <= 0 || c.backoffMax < c.backoffMin {
-		problem("Backoff(%v, %v): pass a positive minimum and a maximum that is not below it", c.backoffMin, c.backoffMax)
+	if c.backoffMin < minPause || c.backoffMax < c.backoffMin {
+		problem("Backoff(%v, %v): pass a minimum of at least a millisecond and a maximum that is not below it, "+
+			"such as 100*time.Millisecond and 30*time.Second", c.backoffMin, c.backoffMax)
 	}
-	if c.handlerTimeout <= 0 {
-		problem("HandlerTimeout(%v): pass how long one call of the handler may take", c.handlerTimeout)
+	if c.handlerTimeout < minPause {
+		problem("HandlerTimeout(%v): pass at least a millisecond, such as 30*time.Second; "+
+			"it must be longer than any healthy call of the handler takes", c.handlerTimeout)
 	}
 	if c.retention < minRetention || c.retention > maxRetention {
 		problem("Retention(%v): pass at least a minute and at most 100 years less a day; "+

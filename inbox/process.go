@@ -24,13 +24,13 @@ const (
 // Process implements Processor.
 func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result, error) {
 	results := make([]Result, len(messages))
-	if in.invalid != nil {
-		return results, in.invalid
+	if err := in.unusable(); err != nil {
+		return results, err
 	}
 	for i := range messages {
 		if messages[i].Source == "" {
 			return results, fmt.Errorf("inbox: Source of message %d of %d is empty: "+
-				"the adapter must set it to the topic or queue within which IDs are unique", i+1, len(messages))
+				"the adapter must set it to the topic or queue within which IDs are unique; in a test, any name", i+1, len(messages))
 		}
 	}
 	r := runner{timeout: in.handlerTimeout}

@@ -44,7 +44,7 @@ const (
 // DeadLetters lists the selected dead letters, oldest first. A bad filter is an
 // error that names the field.
 func (in *Inbox[Tx]) DeadLetters(ctx context.Context, filter Filter) ([]DeadLetter, error) {
-	if err := cmp.Or(in.invalid, filter.validate()); err != nil {
+	if err := cmp.Or(in.unusable(), filter.validate()); err != nil {
 		return nil, err
 	}
 	if filter.Limit == 0 {
@@ -69,10 +69,13 @@ func (in *Inbox[Tx]) DeadLetters(ctx context.Context, filter Filter) ([]DeadLett
 // The handler's timeout applies to each call; MaxAttempts and Retention do not.
 func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (RedriveResult, error) {
 	var result RedriveResult
-	blocked := parkedKeys{}
-	rewritten := map[delivery]bool{}
+	if err := in.unusable(); err != nil {
+		return result, err
+	}
 	r := runner{timeout: in.handlerTimeout}
 	defer r.close()
+	blocked := parkedKeys{}
+	rewritten := map[delivery]bool{}
 	err := in.eachLetter(ctx, filter, func(letter *DeadLetter) error {
 		if letter.Reason == ReasonUnfinished && rewritten[deliveryOf(letter)] {
 			return nil // tried already, and written again by this call
@@ -165,7 +168,7 @@ func (in *Inbox[Tx]) eachLetter(ctx context.Context, filter Filter, visit func(*
 // eachPage visits the selected dead letters, without their payloads, in the order
 // of their numbers, up to the filter's limit or until a page is empty.
 func (in *Inbox[Tx]) eachPage(ctx context.Context, filter Filter, visit func([]DeadLetter) error) error {
-	if err := cmp.Or(in.invalid, filter.validate()); err != nil {
+	if err := cmp.Or(in.unusable(), filter.validate()); err != nil {
 		return err
 	}
 	page := filter

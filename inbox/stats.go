@@ -27,8 +27,13 @@ type Stats struct {
 	Pruned int64
 }
 
-// Stats returns the current counts.
-func (in *Inbox[Tx]) Stats() Stats { return in.counters.snapshot() }
+// Stats returns the current counts; none of a nil Inbox.
+func (in *Inbox[Tx]) Stats() Stats {
+	if in == nil {
+		return Stats{}
+	}
+	return in.counters.snapshot()
+}
 
 var reasons = [...]Reason{ReasonAttempts, ReasonPermanent, ReasonMissingID, ReasonTooOld, ReasonIDReused, ReasonBehind, ReasonUnfinished}
 
