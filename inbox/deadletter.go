@@ -13,7 +13,9 @@ const (
 	ReasonAttempts Reason = "attempts"
 	// ReasonPermanent: the handler returned a Permanent error.
 	ReasonPermanent Reason = "permanent"
-	// ReasonMissingID: the message has no ID, so a duplicate could not be told.
+	// ReasonMissingID: the message has no ID, so a duplicate could not be told, nor
+	// can it be in a redrive: the same message sent twice is two letters. Redrive
+	// therefore leaves them out, unless asked for this reason or for their numbers.
 	ReasonMissingID Reason = "missing_id"
 	// ReasonTooOld: the message is older than the retention, so its record may be gone.
 	ReasonTooOld Reason = "too_old"

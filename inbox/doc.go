@@ -91,7 +91,8 @@
 //
 // A dead letter keeps the message until a person calls [Inbox.Redrive] or
 // [Inbox.Discard]; both take a [Filter] and a [Mode]. Redrive handles the message
-// and removes the letter in one transaction. With [ParkKey], later messages of the
+// and removes the letter in one transaction. It leaves out messages without an ID
+// unless it is asked for them. With [ParkKey], later messages of the
 // same topic and key wait behind a dead letter in order; without it, they go on.
 //
 // # Retention

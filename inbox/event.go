@@ -18,7 +18,13 @@ const (
 	EventRedriven  EventKind = "redriven"
 	EventDiscarded EventKind = "discarded"
 	EventPruned    EventKind = "pruned"
-	EventOutage    EventKind = "outage"
+	// EventOutage: a call ended because the store is unavailable or a commit's
+	// outcome unknown. The first one of an outage is logged as an error, those
+	// that follow at debug level.
+	EventOutage EventKind = "outage"
+	// EventRecovered: the store answers again. Count: calls that had ended;
+	// Duration: since the first of them did.
+	EventRecovered EventKind = "recovered"
 	EventAbandoned EventKind = "abandoned"
 )
 
@@ -34,11 +40,14 @@ type Event struct {
 	Message Message
 	// Count is how many messages or records the event stands for; at least 1.
 	Count int
+	// DeadLetter is the number of the letter that a Redrive was at, for
+	// EventRedriven and for EventFailed of a redrive, after which it stays.
+	DeadLetter int64
 	// Reason is set for EventParked.
 	Reason   Reason
 	Attempts int
-	// Duration is how long the transaction took, which a batch shares, or the
-	// round of pruning.
+	// Duration is how long the transaction took, which a batch shares, the
+	// round of pruning, or the outage.
 	Duration time.Duration
 	Err      error
 }

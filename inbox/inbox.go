@@ -19,6 +19,7 @@ type Inbox[Tx any] struct {
 
 	invalid    error
 	counters   counters
+	outage     outage
 	unfinished unfinished
 }
 

@@ -38,7 +38,8 @@ type Identity struct {
 	//	Rebus             rbs2-msg-id
 	//	Axon Framework    axon-message-id
 	//
-	// Never list a correlation or trace id: several messages share one.
+	// Never list a correlation or trace id: several messages share one. Nor
+	// "ce_id", which brings its Source with it only when it is found unlisted.
 	Headers []string
 
 	// Missing gives an ID to a message that has none, such as PositionID or a

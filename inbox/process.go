@@ -38,10 +38,9 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 	for start := 0; start < len(messages); start += in.batch {
 		end := min(start+in.batch, len(messages))
 		r.last = end == len(messages)
+		began := time.Now()
 		ok, err := in.processBatch(ctx, &r, messages[start:end], results[start:end])
-		if err != nil {
-			in.reportOutage(ctx, err)
-		}
+		in.noteStore(ctx, began, err)
 		if !ok || err != nil {
 			return results, err
 		}
@@ -206,25 +205,6 @@ func (in *Inbox[Tx]) interruption(ctx context.Context, err error) error {
 		return fmt.Errorf("inbox: %w", err)
 	}
 	return nil
-}
-
-// isOutage reports an error of the store. What a handler calls Permanent is its
-// own, even if it is such an error, as that of another store it uses.
-func isOutage(err error) bool {
-	permanent, isPermanent := errors.AsType[*permanentError](err)
-	for _, outage := range [...]error{idempotency.ErrUnavailable, idempotency.ErrCommitUnknown, idempotency.ErrNotMigrated} {
-		if errors.Is(err, outage) && (!isPermanent || !errors.Is(permanent, outage)) {
-			return true
-		}
-	}
-	return false
-}
-
-// reportOutage reports the error that ended a call, unless its context did.
-func (in *Inbox[Tx]) reportOutage(ctx context.Context, err error) {
-	if ctx.Err() == nil && isOutage(err) {
-		in.report(ctx, Event{Kind: EventOutage, Count: 1, Err: err})
-	}
 }
 
 func (in *Inbox[Tx]) fail(ctx context.Context, message *Message, result *Result, err error, pause time.Duration, attempts int) {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"time"
 )
 
 // Mode says whether Redrive and Discard act.
@@ -18,7 +20,8 @@ const (
 
 // RedriveResult counts dead letters by what became of them.
 type RedriveResult struct {
-	// Selected is how many the filter selected; in a DryRun the only count.
+	// Selected is how many the filter selected, but for those Redrive leaves
+	// out; in a DryRun the only count.
 	Selected int
 	// Redriven: handled and removed, in one transaction.
 	Redriven int
@@ -66,17 +69,24 @@ func (in *Inbox[Tx]) DeadLetters(ctx context.Context, filter Filter) ([]DeadLett
 // ctx ends. If the error is idempotency.ErrCommitUnknown, the letter that
 // was at work is redriven if it is gone.
 //
+// Letters of messages without an ID are left out, and not counted, unless
+// filter.Reason is ReasonMissingID or filter.Numbers names them: nothing recognises
+// a second copy of such a message, which would be handled twice, and the handler
+// finds m.ID empty. Look at them first. With ParkKey, what waits behind one is
+// Blocked until it is redriven or discarded.
+//
 // The handler's timeout applies to each call; MaxAttempts and Retention do not.
 func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (RedriveResult, error) {
 	var result RedriveResult
 	if err := in.unusable(); err != nil {
 		return result, err
 	}
+	began := time.Now()
 	r := runner{timeout: in.handlerTimeout}
 	defer r.close()
 	blocked := parkedKeys{}
 	rewritten := map[delivery]bool{}
-	err := in.eachLetter(ctx, filter, func(letter *DeadLetter) error {
+	err := in.eachRedrivable(ctx, filter, func(letter *DeadLetter) error {
 		if letter.Reason == ReasonUnfinished && rewritten[deliveryOf(letter)] {
 			return nil // tried already, and written again by this call
 		}
@@ -110,9 +120,7 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 		}
 		return nil
 	})
-	if err != nil {
-		in.reportOutage(ctx, err)
-	}
+	in.noteStore(ctx, began, err)
 	return result, err
 }
 
@@ -120,8 +128,8 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 // deleted, or would in a DryRun. Keys that nothing waits behind any more are free.
 // Their records stay, so that a redelivery is still a duplicate.
 func (in *Inbox[Tx]) Discard(ctx context.Context, filter Filter, mode Mode) (int, error) {
-	total := 0
-	err := in.eachPage(ctx, filter, func(letters []DeadLetter) error {
+	began, total := time.Now(), 0
+	err := in.eachPage(ctx, filter, nil, func(letters []DeadLetter) error {
 		if mode == DryRun {
 			total += len(letters)
 			return nil
@@ -147,15 +155,19 @@ func (in *Inbox[Tx]) Discard(ctx context.Context, filter Filter, mode Mode) (int
 		total += n
 		return nil
 	})
-	if err != nil {
-		in.reportOutage(ctx, err)
-	}
+	in.noteStore(ctx, began, err)
 	return total, err
 }
 
-// eachLetter visits the selected dead letters in the order of their numbers.
-func (in *Inbox[Tx]) eachLetter(ctx context.Context, filter Filter, visit func(*DeadLetter) error) error {
-	return in.eachPage(ctx, filter, func(letters []DeadLetter) error {
+// eachRedrivable visits the selected dead letters in the order of their numbers,
+// except those that must be asked for.
+func (in *Inbox[Tx]) eachRedrivable(ctx context.Context, filter Filter, visit func(*DeadLetter) error) error {
+	var leaveOut func(DeadLetter) bool
+	if filter.Reason != ReasonMissingID && filter.Numbers == nil {
+		// By ID, not by reason: such a letter may also be unfinished.
+		leaveOut = func(letter DeadLetter) bool { return letter.Message.ID == "" }
+	}
+	return in.eachPage(ctx, filter, leaveOut, func(letters []DeadLetter) error {
 		for i := range letters {
 			if err := visit(&letters[i]); err != nil {
 				return err
@@ -166,8 +178,9 @@ func (in *Inbox[Tx]) eachLetter(ctx context.Context, filter Filter, visit func(*
 }
 
 // eachPage visits the selected dead letters, without their payloads, in the order
-// of their numbers, up to the filter's limit or until a page is empty.
-func (in *Inbox[Tx]) eachPage(ctx context.Context, filter Filter, visit func([]DeadLetter) error) error {
+// of their numbers, up to the filter's limit or until a page is empty. Those for
+// which leaveOut is true do not count; nil: all do.
+func (in *Inbox[Tx]) eachPage(ctx context.Context, filter Filter, leaveOut func(DeadLetter) bool, visit func([]DeadLetter) error) error {
 	if err := cmp.Or(in.unusable(), filter.validate()); err != nil {
 		return err
 	}
@@ -175,7 +188,7 @@ func (in *Inbox[Tx]) eachPage(ctx context.Context, filter Filter, visit func([]D
 	page.Brief = true
 	for left := filter.Limit; ; {
 		page.Limit = letterPage
-		if filter.Limit > 0 {
+		if filter.Limit > 0 && leaveOut == nil {
 			page.Limit = min(page.Limit, left)
 		}
 		letters, err := in.store.DeadLetters(ctx, in.consumer, page)
@@ -195,10 +208,16 @@ func (in *Inbox[Tx]) eachPage(ctx context.Context, filter Filter, visit func([]D
 			}
 			page.After = letters[i].Number
 		}
+		if leaveOut != nil {
+			letters = slices.DeleteFunc(letters, leaveOut)
+		}
+		if filter.Limit > 0 {
+			letters = letters[:min(left, len(letters))]
+		}
 		if err := visit(letters); err != nil {
 			return err
 		}
-		if left -= len(letters); left == 0 {
+		if left -= len(letters); left == 0 && filter.Limit > 0 {
 			return nil
 		}
 	}

@@ -138,6 +138,72 @@ func TestRedriveReadsPageByPageAndTriesEachLetterOnce(t *testing.T) {
 	f.redrive(inbox.Filter{Limit: 1050}, inbox.RedriveResult{Selected: 1050, Failed: 1050})
 }
 
+func TestFailedRedriveIsLoggedAsOneWithItsNumber(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(messages("a", "b")...)
+	f.failOn(errHandler, "b")
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 2, Redriven: 1, Failed: 1})
+	log := f.logs.String()
+	if !strings.Contains(log, `msg="inbox: redrive failed, the dead letter stays" consumer=billing message_id=b topic=orders position=orders/0/b dead_letter=2 `) ||
+		strings.Contains(log, "it will be tried again") {
+		t.Errorf("log is:\n%s", log)
+	}
+	if !strings.Contains(log, `msg="inbox: dead letter redriven" consumer=billing message_id=a topic=orders position=orders/0/a dead_letter=1 `) {
+		t.Errorf("log is:\n%s", log)
+	}
+}
+
+// The same payment sent twice without an ID is two letters, and no record tells
+// that they are one.
+func TestMessagesWithoutIDAreRedrivenOnlyWhenAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		filter          inbox.Filter
+		want, withoutID int
+	}{
+		"all":              {inbox.Filter{}, 2, 2},
+		"by topic":         {inbox.Filter{Topic: "orders"}, 2, 2},
+		"limited":          {inbox.Filter{Limit: 2}, 2, 2},
+		"limited to one":   {inbox.Filter{Limit: 1}, 1, 2},
+		"another reason":   {inbox.Filter{Reason: inbox.ReasonPermanent}, 2, 2},
+		"by their reason":  {inbox.Filter{Reason: inbox.ReasonMissingID}, 2, 0},
+		"by a number":      {inbox.Filter{Numbers: []int64{1}}, 1, 1},
+		"by more numbers":  {inbox.Filter{Numbers: []int64{1, 2, 3}}, 3, 0},
+		"by reason, limit": {inbox.Filter{Reason: inbox.ReasonMissingID, Limit: 1}, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t)
+			first, second := message(""), message("")
+			second.Position = "orders/0/2"
+			f.dead(first, second, message("a"), message("b")) // letters 1 to 4
+			f.wantLetters(" missing_id", " missing_id", "a permanent", "b permanent")
+			dry, err := f.inbox.Redrive(t.Context(), c.filter, inbox.DryRun)
+			if want := (inbox.RedriveResult{Selected: c.want}); err != nil || dry != want {
+				t.Errorf("dry run is %+v, %v", dry, err)
+			}
+			f.redrive(c.filter, inbox.RedriveResult{Selected: c.want, Redriven: c.want})
+			left, err := f.inbox.DeadLetters(t.Context(), inbox.Filter{Reason: inbox.ReasonMissingID})
+			if err != nil || len(left) != c.withoutID {
+				t.Errorf("%d letters without ID are left, %v", len(left), err)
+			}
+		})
+	}
+}
+
+func TestWhatWaitsBehindAMessageWithoutIDIsBlocked(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.ParkKey())
+	missing := keyed("x:1")[0]
+	missing.ID = ""
+	f.process(missing, keyed("x:2")[0])
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 1, Blocked: 1})
+	f.wantLetters(" missing_id", "x:2 behind")
+	f.redrive(inbox.Filter{Numbers: []int64{1}}, inbox.RedriveResult{Selected: 1, Redriven: 1})
+	f.redrive(inbox.Filter{}, inbox.RedriveResult{Selected: 1, Redriven: 1})
+}
+
 func TestLetterThatSomebodyElseRemovedIsGone(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

@@ -69,7 +69,7 @@ func (in *Inbox[Tx]) redrive(ctx context.Context, r *runner, listed *DeadLetter)
 		return err
 	})
 	if err == nil {
-		in.report(ctx, Event{Kind: EventRedriven, Message: listed.Message, Count: 1, Reason: listed.Reason, Duration: time.Since(start)})
+		in.report(ctx, Event{Kind: EventRedriven, Message: listed.Message, Count: 1, DeadLetter: listed.Number, Reason: listed.Reason, Duration: time.Since(start)})
 		return redriven, nil
 	}
 	if err := in.interruption(ctx, err); err != nil {
@@ -83,7 +83,7 @@ func (in *Inbox[Tx]) redrive(ctx context.Context, r *runner, listed *DeadLetter)
 	case errors.Is(err, ErrBehind), errors.Is(err, idempotency.ErrInProgress):
 		return blockedByOlder, nil
 	}
-	in.report(ctx, Event{Kind: EventFailed, Message: listed.Message, Count: 1, Attempts: listed.Attempts + 1, Err: err})
+	in.report(ctx, Event{Kind: EventFailed, Message: listed.Message, Count: 1, DeadLetter: listed.Number, Attempts: listed.Attempts + 1, Err: err})
 	return in.redriveFailed(ctx, listed, try, err)
 }
 

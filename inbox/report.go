@@ -31,7 +31,9 @@ func (in *Inbox[Tx]) reportDecision(ctx context.Context, m *Message, d decision,
 // report counts an event, passes it to the hook and logs it. It adds consumer
 // and level, and leaves of the message what may be shown.
 func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
-	event.Level = level(event)
+	if event.Kind != EventOutage { // whose level is not its own
+		event.Level = level(event)
+	}
 	event.Consumer = in.consumer
 	event.Message = Message{ID: event.Message.ID, Topic: event.Message.Topic, Position: event.Message.Position}
 	in.counters.count(event.Kind, event.Reason, int64(event.Count))
@@ -41,13 +43,16 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	if !in.logger.Enabled(ctx, event.Level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 10)
+	attrs := make([]slog.Attr, 0, 11)
 	attrs = append(attrs, slog.String("consumer", event.Consumer))
 	if event.Message.Topic != "" || event.Message.ID != "" {
 		attrs = append(attrs,
 			slog.String("message_id", idempotency.StoredForm(event.Message.ID)),
 			slog.String("topic", event.Message.Topic),
 			slog.String("position", event.Message.Position))
+	}
+	if event.DeadLetter != 0 {
+		attrs = append(attrs, slog.Int64("dead_letter", event.DeadLetter))
 	}
 	if event.Reason != "" {
 		attrs = append(attrs, slog.String("reason", string(event.Reason)))
@@ -67,7 +72,7 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	if panicked, ok := errors.AsType[*PanicError](event.Err); ok {
 		attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 	}
-	in.logger.LogAttrs(ctx, event.Level, logLine(event.Kind), attrs...)
+	in.logger.LogAttrs(ctx, event.Level, logLine(event), attrs...)
 }
 
 const (
@@ -94,8 +99,8 @@ func errorText(err error, limit int) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "") + end
 }
 
-func logLine(kind EventKind) string {
-	switch kind {
+func logLine(event Event) string {
+	switch event.Kind {
 	case EventProcessed:
 		return "inbox: message processed"
 	case EventDuplicate:
@@ -103,6 +108,9 @@ func logLine(kind EventKind) string {
 	case EventParked:
 		return "inbox: message set aside as a dead letter"
 	case EventFailed:
+		if event.DeadLetter != 0 {
+			return "inbox: redrive failed, the dead letter stays"
+		}
 		return "inbox: message failed, it will be tried again"
 	case EventRedriven:
 		return "inbox: dead letter redriven"
@@ -112,10 +120,12 @@ func logLine(kind EventKind) string {
 		return "inbox: expired records pruned"
 	case EventOutage:
 		return "inbox: store is out, nothing is handled until it is back"
+	case EventRecovered:
+		return "inbox: store is back"
 	case EventAbandoned:
 		return "inbox: handler does not return, its goroutine is left behind"
 	default:
-		return "inbox: " + string(kind)
+		return "inbox: " + string(event.Kind)
 	}
 }
 
@@ -127,11 +137,11 @@ func level(event Event) slog.Level {
 			return slog.LevelWarn
 		}
 		return slog.LevelError
-	case EventAbandoned, EventOutage:
+	case EventAbandoned:
 		return slog.LevelError
 	case EventFailed:
 		return slog.LevelWarn
-	case EventRedriven, EventDiscarded:
+	case EventRedriven, EventDiscarded, EventRecovered:
 		return slog.LevelInfo
 	default:
 		return slog.LevelDebug
