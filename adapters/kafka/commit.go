@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -168,9 +169,7 @@ func (c *committer) send(points map[*partition]commitPoint) error {
 	if err := c.generation.CommitOffsets(request); err != nil {
 		return err
 	}
-	for p, point := range points {
-		c.last[p] = point
-	}
+	maps.Copy(c.last, points)
 	return nil
 }
 
