@@ -20,13 +20,19 @@ import (
 func TestStoreConforms(t *testing.T) {
 	t.Parallel()
 	url, admin := newDatabase(t)
-	storetest.Run(t, func(t *testing.T) storetest.Database[pgx.Tx] { return pgxDatabase{newSchema(t, url, admin)} })
+	storetest.Run(t, func(t *testing.T) storetest.Database[pgx.Tx] {
+		t.Helper()
+		return pgxDatabase{newSchema(t, url, admin)}
+	})
 }
 
 func TestSQLStoreConforms(t *testing.T) {
 	t.Parallel()
 	url, admin := newDatabase(t)
-	storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] { return sqlDatabase{newSchema(t, url, admin)} })
+	storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] {
+		t.Helper()
+		return sqlDatabase{newSchema(t, url, admin)}
+	})
 }
 
 // schema is the part of storetest.Database that needs no store. A schema for each
@@ -70,6 +76,7 @@ func (s schema) Age(t *testing.T, by time.Duration) {
 type pgxDatabase struct{ schema }
 
 func (d pgxDatabase) Open(t *testing.T, claimWait time.Duration) inbox.Store[pgx.Tx] {
+	t.Helper()
 	return postgres.New(newPool(t, d.url), postgres.WithSchema(d.name), postgres.WithClaimWait(claimWait))
 }
 
@@ -92,11 +99,12 @@ func (pgxDatabase) Rollback(ctx context.Context, tx pgx.Tx) error {
 type sqlDatabase struct{ schema }
 
 func (d sqlDatabase) Open(t *testing.T, claimWait time.Duration) inbox.Store[*sql.Tx] {
+	t.Helper()
 	return postgres.NewSQL(newSQLPool(t, d.url), postgres.WithSchema(d.name), postgres.WithClaimWait(claimWait))
 }
 
 func (d sqlDatabase) AddEffect(ctx context.Context, tx *sql.Tx, name string) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO `+d.effect+` VALUES ($1)`, name)
+	_, err := tx.ExecContext(ctx, `INSERT INTO `+d.effect+` VALUES ($1)`, name) //nolint:gosec // A name of this test's own, quoted.
 	return err
 }
 

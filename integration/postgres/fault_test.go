@@ -124,7 +124,7 @@ func TestDefaultIsolationDoesNotMatter(t *testing.T) {
 		store := postgres.New(newPool(t, url, func(c *pgxpool.Config) {
 			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = level
 		}))
-		var fresh, all = make(chan string, 64), sync.WaitGroup{}
+		fresh, all := make(chan string, 64), sync.WaitGroup{}
 		for range 8 {
 			all.Go(func() {
 				for i := range 20 {
@@ -198,7 +198,7 @@ func TestWorkThatMisusesItsTransactionIsToldAndRolledBack(t *testing.T) {
 	}{
 		"swallowed": {func(tx pgx.Tx) error { _, _ = tx.Exec(context.Background(), `SELECT 1/0`); return nil }, "savepoint"},
 		"rows open": {func(tx pgx.Tx) error {
-			_, err := tx.Query(context.Background(), `SELECT generate_series(1, 1000000)`)
+			_, err := tx.Query(context.Background(), `SELECT generate_series(1, 1000000)`) //nolint:sqlclosecheck // That is the misuse.
 			return err
 		}, "rows.Close"},
 		"committed": {func(tx pgx.Tx) error { return tx.Commit(context.Background()) }, "Onceward's to end"},
@@ -207,7 +207,8 @@ func TestWorkThatMisusesItsTransactionIsToldAndRolledBack(t *testing.T) {
 			go func() { _, _ = tx.Exec(context.Background(), `SELECT pg_sleep(600)`) }()
 			pid := 0
 			eventually(t, "the statement of the goroutine", func() bool {
-				return admin.QueryRow(context.Background(), `SELECT pid FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()
+				return admin.QueryRow(context.Background(), `SELECT pid FROM pg_stat_activity
+					WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()
 					AND datname = current_database()`).Scan(&pid) == nil
 			})
 			return nil
@@ -344,7 +345,7 @@ func TestLentTransactionIsWholePgx(t *testing.T) {
 
 	ctx := t.Context()
 	_, exec := leaked.Exec(ctx, `SELECT 1`)
-	_, query := leaked.Query(ctx, `SELECT 1`)
+	_, query := leaked.Query(ctx, `SELECT 1`) //nolint:sqlclosecheck // There are none.
 	_, begin := leaked.Begin(ctx)
 	_, prepare := leaked.Prepare(ctx, "late", `SELECT 1`)
 	_, copied := leaked.CopyFrom(ctx, pgx.Identifier{"effect"}, []string{"name"}, pgx.CopyFromRows(nil))
@@ -453,7 +454,7 @@ func TestHungWorkFreesItsClaimAndItsPlaceInThePool(t *testing.T) {
 			defer cancel(nil)
 			pids, done := make(chan int, 1), make(chan error, 1)
 			go func() {
-				done <- store.Atomic(ctx, claimsOf(name), effectOf(name, func(tx pgx.Tx) error {
+				done <- store.Atomic(ctx, claimsOf(name), effectOf(name, func(tx pgx.Tx) error { //nolint:contextcheck // Deaf to ctx: that is the test.
 					pids <- backendOf(t, tx)
 					return hang(tx)
 				}))

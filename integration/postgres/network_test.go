@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ import (
 // the client sends COMMIT.
 type wire struct {
 	net.Listener
+
 	mu   sync.Mutex
 	how  fault
 	next net.Addr
@@ -45,7 +47,7 @@ const (
 
 func newWire(t *testing.T, config *pgconn.Config) *wire {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,7 @@ func newWire(t *testing.T, config *pgconn.Config) *wire {
 	return w
 }
 
-func (w *wire) port() uint16 { return w.Addr().(*net.TCPAddr).AddrPort().Port() }
+func (w *wire) port() uint16 { return netip.MustParseAddrPort(w.Addr().String()).Port() }
 
 func (w *wire) arm(how fault) {
 	w.mu.Lock()
@@ -87,7 +89,7 @@ func (w *wire) spend() fault {
 
 func (w *wire) carry(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("tcp", w.next.String())
+	server, err := new(net.Dialer).DialContext(context.Background(), "tcp", w.next.String())
 	if err != nil {
 		return
 	}
@@ -214,7 +216,7 @@ func TestCommitThatHasBegunOutlivesItsContext(t *testing.T) {
 
 func TestServerThatCannotBeReachedIsUnavailable(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,7 +103,7 @@ func crowd[Tx any](t *testing.T, store inbox.Store[Tx], admin *pgxpool.Pool, pre
 					if err != nil {
 						return err
 					}
-					if _, err := store.CountAttempt(t.Context(), prefix, fmt.Sprint(i), "cause", retention); err != nil {
+					if _, err := store.CountAttempt(t.Context(), prefix, strconv.Itoa(i), "cause", retention); err != nil {
 						return err
 					}
 				}
@@ -119,7 +120,8 @@ func crowd[Tx any](t *testing.T, store inbox.Store[Tx], admin *pgxpool.Pool, pre
 	}
 	const each = `SELECT count(*) FROM effect WHERE name LIKE $1 || '-%'`
 	const names = `SELECT count(DISTINCT name) FROM effect WHERE name LIKE $1 || '-%'`
-	if rows, distinct := queryRow[int](t, admin, each, prefix), queryRow[int](t, admin, names, prefix); rows != messages || distinct != messages || fresh.Load() != messages {
+	rows, distinct := queryRow[int](t, admin, each, prefix), queryRow[int](t, admin, names, prefix)
+	if rows != messages || distinct != messages || fresh.Load() != messages {
 		t.Errorf("%d effects of %d messages, %d were fresh, of %d", rows, distinct, fresh.Load(), messages)
 	}
 	const counted = `SELECT sum(attempts)::int FROM onceward.attempt WHERE scope = $1`
@@ -168,11 +170,11 @@ func TestStatementThatTheServerHasForgottenIsNamedWithItsCure(t *testing.T) {
 	key := 0
 	atomic := func() error {
 		key++
-		return store.Atomic(t.Context(), claimsOf(fmt.Sprint(key)), effectOf("a"))
+		return store.Atomic(t.Context(), claimsOf(strconv.Itoa(key)), effectOf("a"))
 	}
 	sqlAtomic := func() error {
 		key++
-		return sqlStore.Atomic(t.Context(), claimsOf(fmt.Sprint(key)), func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
+		return sqlStore.Atomic(t.Context(), claimsOf(strconv.Itoa(key)), func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES ($1)`, "b")
 			return err
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -53,7 +54,8 @@ func TestEveryStatementUsesItsIndex(t *testing.T) {
 	execute(t, admin, `INSERT INTO onceward.attempt (scope, key, attempts, error, expires_at)
 		SELECT 'billing/orders', n::text, 1, '', now() + n * interval '1 second' - interval '100 seconds' FROM generate_series(1, 50000) n`)
 	execute(t, admin, `INSERT INTO onceward.dead_letter (consumer, topic, source, message_id, reason, error, attempts, message_key, position, parks_key)
-		SELECT CASE WHEN n % 2 = 0 THEN 'billing' ELSE 'shipping' END, 'orders', '', n::text, 'attempts', '', 1, 'k' || n % 25000, '', true FROM generate_series(1, 50000) n`)
+		SELECT CASE WHEN n % 2 = 0 THEN 'billing' ELSE 'shipping' END, 'orders', '', n::text, 'attempts', '', 1, 'k' || n % 25000, '', true
+		FROM generate_series(1, 50000) n`)
 	execute(t, admin, `INSERT INTO onceward.parked_key (consumer, topic, message_key) SELECT DISTINCT consumer, topic, message_key FROM onceward.dead_letter`)
 	execute(t, admin, `ANALYZE onceward.record, onceward.attempt, onceward.dead_letter, onceward.parked_key`)
 
@@ -117,7 +119,7 @@ func TestManyDeadLettersAreOneStatement(t *testing.T) {
 	store := postgres.New(newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.Tracer = log }))
 	letters := make([]inbox.DeadLetter, 100)
 	for i := range letters {
-		letters[i] = letterOf(fmt.Sprint(i), "k")
+		letters[i] = letterOf(strconv.Itoa(i), "k")
 	}
 	err := store.Atomic(t.Context(), nil, func(ctx context.Context, tx pgx.Tx, _ []idempotency.Verdict) error {
 		return store.AddDeadLetters(ctx, tx, letters)

@@ -74,7 +74,7 @@ func TestMigrationsAndSchemaFileMakeTheSameCatalog(t *testing.T) {
 func catalog(t *testing.T, pool *pgxpool.Pool, schema string) []string {
 	t.Helper()
 	const all = `
-WITH relation AS (SELECT c.* FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)
+WITH relation AS (SELECT c.oid, c.relname, c.relkind, c.relpersistence FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)
 SELECT format('relation %s kind %s persistence %s: %s', relname, relkind, relpersistence, obj_description(oid, 'pg_class')) FROM relation
 UNION ALL
 SELECT format('column %s.%s at %s: %s %s collate %s default %s identity %s: %s', r.relname, a.attname, a.attnum, format_type(a.atttypid, a.atttypmod),
@@ -90,9 +90,9 @@ SELECT format('routine %s %s', p.proname, pg_get_functiondef(p.oid)) FROM pg_pro
 UNION ALL
 SELECT format('trigger %s', pg_get_triggerdef(tg.oid)) FROM pg_trigger tg JOIN relation r ON r.oid = tg.tgrelid WHERE NOT tgisinternal
 UNION ALL
-SELECT format('migration %s %s', v, name) FROM (SELECT * FROM %s.migration) AS m (v, name)
+SELECT format('migration %s %s', v, name) FROM (SELECT version, name FROM {schema}.migration) AS m (v, name)
 ORDER BY 1`
-	statement := strings.Replace(all, "SELECT * FROM %s.migration", "SELECT version, name FROM "+pgx.Identifier{schema}.Sanitize()+".migration", 1)
+	statement := strings.Replace(all, "{schema}", pgx.Identifier{schema}.Sanitize(), 1)
 	rows, _ := pool.Query(t.Context(), statement, schema)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
@@ -271,8 +271,10 @@ func everything(t *testing.T, store inbox.Store[pgx.Tx]) error {
 func letterOf(id, key string) inbox.DeadLetter {
 	return inbox.DeadLetter{
 		Consumer: "billing", Reason: inbox.ReasonAttempts, Error: "boom", Attempts: 3, ParksKey: true,
-		Message: inbox.Message{ID: id, Source: "orders", Topic: "orders", Key: []byte(key), Payload: []byte("{}"), Position: "orders/0/1",
-			Headers: []inbox.Header{{Name: "content-type", Value: []byte("text/plain")}, {Name: "bin", Value: []byte{0xff}}}},
+		Message: inbox.Message{
+			ID: id, Source: "orders", Topic: "orders", Key: []byte(key), Payload: []byte("{}"), Position: "orders/0/1",
+			Headers: []inbox.Header{{Name: "content-type", Value: []byte("text/plain")}, {Name: "bin", Value: []byte{0xff}}},
+		},
 	}
 }
 
@@ -286,7 +288,8 @@ func TestDeadLetterIsReadableInPsql(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := queryRow[string](t, admin, `SELECT concat_ws(' ', message_id, topic, message_key, convert_from(payload, 'UTF8'), headers, raw) FROM onceward.dead_letter`)
+	got := queryRow[string](t, admin, `SELECT concat_ws(' ', message_id, topic, message_key, convert_from(payload, 'UTF8'), headers, raw)
+		FROM onceward.dead_letter`)
 	want := `order-7 orders customer-3 {} [["content-type","text/plain"],["bin",{"base64":"/w=="}]]`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

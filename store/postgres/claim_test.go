@@ -67,7 +67,8 @@ func (r rowOf) Scan(dest ...any) error {
 func TestRecordNeverLivesForLessThanItsRetention(t *testing.T) {
 	t.Parallel()
 	for retention, want := range map[time.Duration]int64{
-		1: 1, time.Microsecond: 1, time.Microsecond + 1: 2, time.Hour: 3_600_000_000, idempotency.MaxRetention: 3_153_600_000_000_000, math.MaxInt64: 9_223_372_036_854_776,
+		1: 1, time.Microsecond: 1, time.Microsecond + 1: 2, time.Hour: 3_600_000_000,
+		idempotency.MaxRetention: 3_153_600_000_000_000, math.MaxInt64: 9_223_372_036_854_776,
 	} {
 		if got := microseconds(retention); got != want {
 			t.Errorf("%v is %d µs, want %d", retention, got, want)

@@ -14,7 +14,8 @@ const countAttempt = `
 INSERT INTO onceward_attempt (scope, key, attempts, cause, counted_at, expires_at)
 VALUES (?1, ?2, 1, ?3, ` + now + `, ` + now + ` + ?4)
 ON CONFLICT (scope, key) DO UPDATE
-SET attempts = CASE WHEN expires_at <= ` + now + ` THEN 1 ELSE attempts + 1 END, cause = excluded.cause, counted_at = excluded.counted_at, expires_at = excluded.expires_at
+SET attempts = CASE WHEN expires_at <= ` + now + ` THEN 1 ELSE attempts + 1 END,
+    cause = excluded.cause, counted_at = excluded.counted_at, expires_at = excluded.expires_at
 RETURNING attempts`
 
 // CountAttempt implements inbox.Store. The retention counts from the latest attempt.

@@ -107,7 +107,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, claims []idempotency.Cla
 	case 1:
 		id, claim := ids[0], claims[0]
 		statement := tx.StmtContext(ctx, s.claimOne)
-		defer statement.Close()
+		defer func() { _ = statement.Close() }()
 		result, err := statement.ExecContext(ctx, id[0], id[1], claim.Fingerprint, microseconds(claim.Retention))
 		if err != nil {
 			return nil, err
@@ -133,12 +133,12 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, claims []idempotency.Cla
 		return nil, err
 	}
 	statement := tx.StmtContext(ctx, s.claimMany)
-	defer statement.Close()
+	defer func() { _ = statement.Close() }()
 	inserted, err := statement.QueryContext(ctx, string(list))
 	if err != nil {
 		return nil, err
 	}
-	defer inserted.Close()
+	defer func() { _ = inserted.Close() }()
 	for inserted.Next() {
 		var id recordID
 		if err := inserted.Scan(&id[0], &id[1]); err != nil {
@@ -171,7 +171,7 @@ func fingerprints(ctx context.Context, tx *sql.Tx, claims []idempotency.Claim, i
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id recordID
 		var fingerprint blob

@@ -21,7 +21,7 @@ func (s *Store) AddDeadLetters(ctx context.Context, tx *sql.Tx, letters []inbox.
 	if err != nil {
 		return failed("add dead letters", err)
 	}
-	defer statement.Close()
+	defer func() { _ = statement.Close() }()
 	for _, letter := range letters {
 		m := letter.Message
 		headers, err := encodeHeaders(m.Headers)
@@ -62,7 +62,7 @@ func (s *Store) ParkedKeys(ctx context.Context, tx *sql.Tx, consumer, topic stri
 	if err != nil {
 		return nil, failed("look up parked keys", err)
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	parked := make([]bool, 0, len(keys))
 	for rows.Next() {
 		var is bool

@@ -24,7 +24,7 @@ func ExampleOpen() {
 
 	store, err := sqlite.Open(ctx, filepath.Join(folder, "shop.db"))
 	if err != nil {
-		log.Fatal(err)
+		log.Fatal(err) //nolint:gocritic // An example that failed may leave a folder behind.
 	}
 	defer store.Close()
 	if _, err := store.DB().ExecContext(ctx, `CREATE TABLE invoice (order_id TEXT, cents INTEGER)`); err != nil {

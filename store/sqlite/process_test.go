@@ -53,7 +53,7 @@ func beTheOtherProcess(path string) {
 func TestKilledProcessKeepsWhatItCommittedAndFreesWhatItHeld(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	child := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // This very binary.
+	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), childPath+"="+d.path)
 	output, err := child.StdoutPipe()
 	if err != nil {

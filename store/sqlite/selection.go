@@ -65,7 +65,7 @@ func (s *Store) DeadLetters(ctx context.Context, consumer string, filter inbox.F
 	if err != nil {
 		return nil, failed("list dead letters", err)
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	var letters []inbox.DeadLetter
 	for rows.Next() {
 		letter, err := scanLetter(rows.Scan)

@@ -22,7 +22,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] { return newDatabase(t) })
+	storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] {
+		t.Helper()
+		return newDatabase(t)
+	})
 }
 
 // database is a file with the table of effects in it. Its stores don't flush:

@@ -76,14 +76,16 @@ func attemptRules[Tx any]() []rule[Tx] {
 			f.wantAttempt(scope, "a", 2)
 			f.pruneAll(0) // The new count lives for its own retention.
 		}},
-		{"ImpossibleAttemptIsRefusedByFieldName", func(f *fixture[Tx]) {
-			for field, claim := range impossibleClaims() {
-				n, err := f.store.CountAttempt(f.Context(), claim.Scope, claim.Key, "cause", claim.Retention)
-				if err == nil || !strings.Contains(err.Error(), strings.Fields(field)[0]) {
-					f.Errorf("%s: attempt %d, error %v does not name the field", field, n, err)
-				}
-			}
-		}},
+		{"ImpossibleAttemptIsRefusedByFieldName", impossibleAttemptIsRefused[Tx]},
+	}
+}
+
+func impossibleAttemptIsRefused[Tx any](f *fixture[Tx]) {
+	for field, claim := range impossibleClaims() {
+		n, err := f.store.CountAttempt(f.Context(), claim.Scope, claim.Key, "cause", claim.Retention)
+		if err == nil || !strings.Contains(err.Error(), strings.Fields(field)[0]) {
+			f.Errorf("%s: attempt %d, error %v does not name the field", field, n, err)
+		}
 	}
 }
 

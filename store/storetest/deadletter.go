@@ -132,6 +132,7 @@ func deadLetterRules[Tx any]() []rule[Tx] {
 
 func strangeMessages() []inbox.Message {
 	raw := "nul \x00 \xff\xfe \xed\xa0\x80 \u2028 é"
+	hashed := "sha256:x" // What a stored form looks like.
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -152,7 +153,7 @@ func strangeMessages() []inbox.Message {
 			{Name: "b", Value: []byte("1")}, {Name: "a", Value: nil}, {Name: "b", Value: []byte{}}, {Name: "B", Value: []byte("1")}, {Name: "b", Value: []byte("1")},
 		}},
 		{ID: strings.Repeat("long", 2560), Source: strings.Repeat("long", 2560), Topic: strings.Repeat("t", 10<<10), Key: bytes.Repeat([]byte("k"), 10<<10)},
-		{ID: "sha256:x", Source: "sha256:x", Topic: "sha256:x", Position: "sha256:x"},
+		{ID: hashed, Source: hashed, Topic: hashed, Position: hashed},
 		{ID: "hex", Source: `\x00`, Topic: `\\x`, Key: []byte(`\x6b`), Payload: []byte(`\x00`)},
 		{ID: "old", Topic: "t", Time: time.Date(1969, 7, 20, 20, 17, 40, 999_999_000, time.UTC)},
 		{ID: "zoned", Topic: "t", Time: time.Date(2030, 1, 1, 0, 0, 0, 1000, time.FixedZone("", 5*3600+1800))},

@@ -122,27 +122,27 @@ func neverLeftInAFreeKey[Tx any](f *fixture[Tx]) {
 // consumers of its key as well.
 func nobodyWaitsForARedrive[Tx any](f *fixture[Tx]) {
 	f.add(keyed("a", "k"), keyed("b", "k"))
-	letters := f.letters(consumer, inbox.Filter{})
-	for _, letter := range letters { // The first leaves the key parked, the second frees it.
-		other := f.db.Open(f.T, impatience)
-		err := f.store.TakeDeadLetter(f.Context(), consumer, letter.Number, func(context.Context, Tx, inbox.DeadLetter) error {
-			for doing, do := range map[string]func() error{
-				"set aside": func() error { return f.tryAdd(other, letterOf("x"), keyed("c", "k")) },
-				"discard": func() error {
-					_, err := other.DiscardDeadLetters(f.Context(), consumer, limited(inbox.Filter{}))
+	other := f.db.Open(f.T, impatience)
+	for _, letter := range f.letters(consumer, inbox.Filter{}) { // The first leaves the key parked, the second frees it.
+		calls := map[string]func() error{
+			"set aside": func() error { return f.tryAdd(other, letterOf("x"), keyed("c", "k")) },
+			"take":      func() error { return f.takeNumber(other, letter.Number, nil) },
+			"note":      func() error { return other.FailDeadLetter(f.Context(), consumer, letter.Number, "cause") },
+			"discard": func() error {
+				_, err := other.DiscardDeadLetters(f.Context(), consumer, limited(inbox.Filter{}))
+				return err
+			},
+			"is parked?": func() error {
+				return other.Atomic(f.Context(), nil, func(ctx context.Context, tx Tx, _ []idempotency.Verdict) error {
+					_, err := other.ParkedKeys(ctx, tx, consumer, topic, [][]byte{[]byte("k")})
 					return err
-				},
-				"take": func() error { return f.takeNumber(other, letter.Number, nil) },
-				"note": func() error { return other.FailDeadLetter(f.Context(), consumer, letter.Number, "cause") },
-				"is parked?": func() error {
-					return other.Atomic(f.Context(), nil, func(ctx context.Context, tx Tx, _ []idempotency.Verdict) error {
-						_, err := other.ParkedKeys(ctx, tx, consumer, topic, [][]byte{[]byte("k")})
-						return err
-					})
-				},
-			} {
+				})
+			},
+		}
+		err := f.store.TakeDeadLetter(f.Context(), consumer, letter.Number, func(context.Context, Tx, inbox.DeadLetter) error {
+			for doing, call := range calls {
 				began := time.Now()
-				f.wantIs(do(), idempotency.ErrInProgress)
+				f.wantIs(call(), idempotency.ErrInProgress)
 				if took := time.Since(began); took > impatience+2*time.Second {
 					f.Errorf("%s: answered after %v, the claim wait is %v", doing, took, impatience)
 				}

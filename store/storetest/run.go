@@ -213,7 +213,7 @@ func (f *fixture[Tx]) hold(ctx context.Context, store inbox.Store[Tx], claim ide
 	f.Cleanup(func() {
 		if !finished {
 			results <- errors.New("test over")
-			_ = <-done
+			_ = <-done //nolint:staticcheck // An error that says the test is over.
 		}
 	})
 	select {

@@ -127,46 +127,47 @@ func panicPropagates[Tx any](f *fixture[Tx]) {
 // its context ended as well: a batch whose first work committed is recorded as a
 // whole, and only this error tells.
 func workThatEndsTheTransactionIsTold[Tx any](f *fixture[Tx]) {
-	ends := map[string]struct {
-		end       func(ctx context.Context, tx Tx) error
-		committed int
-		next      idempotency.Verdict // The record tells whether it was done.
-	}{
+	for name, way := range map[string]endOfTransaction[Tx]{
 		"Commit":   {f.db.Commit, 1, duplicate},
 		"Rollback": {f.db.Rollback, 0, fresh},
-	}
-	for name, c := range ends {
+	} {
 		for then, result := range map[string]error{"Succeeds": nil, "Fails": errWork} {
-			for _, contextEnds := range []bool{false, true} {
-				key := name + "Then" + then
-				if contextEnds {
-					key += "AsItsContextEnds"
-				}
-				f.Run(key, func(t *testing.T) {
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
-					err := f.atomicEffect(ctx, key, func(tx Tx) error {
-						if err := c.end(ctx, tx); err != nil {
-							return err
-						}
-						if contextEnds {
-							cancel()
-						}
-						return result
-					})
-					if !errors.Is(err, idempotency.ErrTransactionEnded) || result != nil && !errors.Is(err, result) {
-						t.Errorf("error is %v, want one that is %q and the work's own (%v)", err, idempotency.ErrTransactionEnded, result)
-					}
-					if got := f.db.CountEffects(t, key); got != c.committed {
-						t.Errorf("%d effects", got)
-					}
-					if got := f.verdictOf(claimOf(key)); got != c.next {
-						t.Errorf("the next claim is %v, want %v", got, c.next)
-					}
-				})
-			}
+			f.wantTold(name+"Then"+then, way, false, result)
+			f.wantTold(name+"Then"+then+"AsItsContextEnds", way, true, result)
 		}
 	}
+}
+
+// endOfTransaction is how a work can end its transaction, and what is so then.
+type endOfTransaction[Tx any] struct {
+	end     func(ctx context.Context, tx Tx) error
+	effects int
+	next    idempotency.Verdict
+}
+
+func (f *fixture[Tx]) wantTold(key string, way endOfTransaction[Tx], contextEnds bool, result error) {
+	f.Run(key, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := f.atomicEffect(ctx, key, func(tx Tx) error {
+			if err := way.end(ctx, tx); err != nil {
+				return err
+			}
+			if contextEnds {
+				cancel()
+			}
+			return result
+		})
+		if !errors.Is(err, idempotency.ErrTransactionEnded) || result != nil && !errors.Is(err, result) {
+			t.Errorf("error is %v, want one that is %q and the work's own (%v)", err, idempotency.ErrTransactionEnded, result)
+		}
+		if got := f.db.CountEffects(t, key); got != way.effects {
+			t.Errorf("%d effects", got)
+		}
+		if got := f.verdictOf(claimOf(key)); got != way.next {
+			t.Errorf("the next claim is %v, want %v", got, way.next)
+		}
+	})
 }
 
 func transactionIsDead[Tx any](f *fixture[Tx]) {
