@@ -112,6 +112,7 @@ func (c *consumer) run(ctx context.Context) error {
 	}
 	defer c.leave(group)
 
+	c.events.joining(ctx, c.config)
 	place := membership{group: group, client: c.client, id: c.config.Group}
 	var join backoff
 	abandoned := int64(0)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/onceward/onceward/inbox"
 )
@@ -11,6 +12,10 @@ import (
 // Events of a consumer. Event.Consumer is the group; Event.Message has Topic
 // and Position where one partition is concerned; Event.Count is given below.
 const (
+	// EventJoining: Consume has begun to join the group. If a member was killed
+	// and did not leave, the group may wait for it, up to Duration: SessionTimeout.
+	// Message.Topic: the topics, joined by commas; Count: how many.
+	EventJoining inbox.EventKind = "kafka_joining"
 	// EventJoined: the group assigned partitions. Count: how many; 0 if there
 	// are more members than partitions.
 	EventJoined inbox.EventKind = "kafka_joined"
@@ -70,6 +75,7 @@ const (
 
 // levels are what is not slog.LevelWarn.
 var levels = map[inbox.EventKind]slog.Level{
+	EventJoining:           slog.LevelInfo,
 	EventJoined:            slog.LevelInfo,
 	EventDrained:           slog.LevelInfo,
 	EventRecovered:         slog.LevelInfo,
@@ -97,10 +103,14 @@ func (r reporter) report(ctx context.Context, event inbox.Event) {
 	if level, ok := levels[event.Kind]; ok {
 		event.Level = level
 	}
-	attrs := append(make([]slog.Attr, 0, 6), slog.String("group", r.group), slog.Int("count", event.Count))
-	if event.Message.Position != "" {
+	attrs := append(make([]slog.Attr, 0, 7), slog.String("group", r.group), slog.Int("count", event.Count))
+	switch {
+	case event.Kind == EventJoining:
+		attrs = append(attrs, slog.String("topics", event.Message.Topic),
+			slog.String("note", "this takes up to SessionTimeout (duration) if a member was killed and could not leave"))
+	case event.Message.Position != "":
 		attrs = append(attrs, slog.String("position", event.Message.Position))
-	} else if event.Message.Topic != "" {
+	case event.Message.Topic != "":
 		attrs = append(attrs, slog.String("topic", event.Message.Topic))
 	}
 	if event.Duration > 0 {
@@ -113,6 +123,15 @@ func (r reporter) report(ctx context.Context, event inbox.Event) {
 	if r.hook != nil {
 		r.hook(ctx, event)
 	}
+}
+
+// joining reports that Consume begins to join: without it, waiting for a killed
+// member would look like hanging.
+func (r reporter) joining(ctx context.Context, config ConsumerConfig) {
+	r.report(ctx, inbox.Event{
+		Kind: EventJoining, Message: inbox.Message{Topic: strings.Join(config.Topics, ",")},
+		Count: len(config.Topics), Duration: config.SessionTimeout,
+	})
 }
 
 // at is the place an event speaks of.
