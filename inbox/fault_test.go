@@ -29,6 +29,7 @@ func TestUnderRandomFaultsEveryMessageEndsOnceAndInOrder(t *testing.T) {
 }
 
 func randomFaults(t *testing.T, random *rand.Rand) {
+	t.Helper()
 	options := []inbox.Option{inbox.ParkKey(), inbox.MaxAttempts(3), inbox.Batch(1 + random.IntN(5)), inbox.HandlerTimeout(time.Second)}
 	f := setup(t, options...)
 	bulk := random.IntN(2) == 0

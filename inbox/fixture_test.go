@@ -53,6 +53,7 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 }
 
 func setup(t *testing.T, options ...inbox.Option) *fixture {
+	t.Helper()
 	f := &fixture{T: t, store: newFakeStore()}
 	f.inbox = inbox.New(f.store, "billing", func(ctx context.Context, tx *fakeTx, m inbox.Message) error {
 		f.called(m)
@@ -62,6 +63,7 @@ func setup(t *testing.T, options ...inbox.Option) *fixture {
 }
 
 func setupBulk(t *testing.T, options ...inbox.Option) *fixture {
+	t.Helper()
 	f := &fixture{T: t, store: newFakeStore()}
 	f.inbox = inbox.NewBulk(f.store, "billing", func(ctx context.Context, tx *fakeTx, ms []inbox.Message) error {
 		f.called(ms...)

@@ -139,19 +139,19 @@ func (in *Inbox[Tx]) failedAttempt(ctx context.Context, message *Message, result
 // then, results are filled and reported.
 func (in *Inbox[Tx]) attempt(ctx context.Context, r *runner, messages []Message, results []Result) error {
 	start := time.Now()
-	var work *batch[Tx]
+	var b *batch[Tx]
 	err := in.retryConflicts(ctx, func() error {
 		// An abandoned handler keeps the batch it belongs to, so each
 		// transaction gets a new one.
-		work = in.newBatch(start, messages)
-		err := in.run(ctx, r, &work.transaction, work)
+		b = in.newBatch(start, messages)
+		err := in.run(ctx, r, &b.transaction, b)
 		if errors.Is(err, idempotency.ErrTransactionEnded) {
 			err = endedError(err)
 		}
 		// Of a handler that was abandoned because ctx ended, another process may
 		// handle the message next; that it had committed is far less likely.
 		if err != nil && mayBeCommitted(err) && (ctx.Err() == nil || errors.Is(err, idempotency.ErrTransactionEnded)) {
-			work.rememberUnfinished(err)
+			b.rememberUnfinished(err)
 		}
 		return err
 	})
@@ -159,7 +159,7 @@ func (in *Inbox[Tx]) attempt(ctx context.Context, r *runner, messages []Message,
 		return err
 	}
 	took := time.Since(start)
-	for i, d := range work.decisions {
+	for i, d := range b.decisions {
 		results[i] = Result{Outcome: d.outcome, Err: d.reason.err()}
 		in.reportDecision(ctx, &messages[i], d, took)
 	}

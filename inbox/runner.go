@@ -118,7 +118,8 @@ func (r *runner) close() {
 	}
 	if r.worker != nil {
 		close(r.worker.queue)
-		<-r.worker.outcome
+		for range r.worker.outcome { // until it is closed
+		}
 	}
 }
 

@@ -61,6 +61,7 @@ func (c *counters) count(kind EventKind, reason Reason, n int64) {
 		c.redriven.Add(n)
 	case EventDiscarded:
 		c.discarded.Add(n)
+	case EventRecovered: // its calls are counted as outages
 	case EventPruned:
 		c.pruned.Add(n)
 	}

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/onceward/onceward/inbox"
 )
 
 func required() ConsumerConfig {
@@ -19,6 +21,15 @@ func TestZeroValuesWork(t *testing.T) {
 	short.SessionTimeout, short.RebalanceTimeout = 600*time.Millisecond, time.Second
 	if err := short.withDefaults().validate(); err != nil {
 		t.Errorf("a short session: %v", err)
+	}
+}
+
+// It is an inbox that was never made, in a Processor that is not nil.
+func TestNilInboxIsReported(t *testing.T) {
+	t.Parallel()
+	err := Consume(t.Context(), required(), (*inbox.Inbox[struct{}])(nil))
+	if err == nil || !strings.Contains(err.Error(), "the inbox can't start") || !strings.Contains(err.Error(), "make it with inbox.New") {
+		t.Errorf("error is %v", err)
 	}
 }
 
