@@ -50,7 +50,7 @@ func (s stream) share(count, workers int) [][]inbox.Message {
 	for w := range shares {
 		shares[w] = make([]inbox.Message, 0, count/workers+1)
 	}
-	rng := rand.New(rand.NewPCG(uint64(s.round), 7)) //nolint:gosec // reproducible, not secret
+	rng := rand.New(rand.NewPCG(uint64(s.round), 7))
 	payload := make([]byte, payloadBytes)
 	fresh := 0
 	for i := range count {
@@ -86,7 +86,7 @@ func (s stream) id(n int, rng *rand.Rand) string {
 	if s.ids == timeOrdered {
 		version = 0x70
 		millis := s.start.Add(time.Duration(s.round) * time.Hour).UnixMilli()
-		binary.BigEndian.PutUint64(u[:8], uint64(millis+int64(n/16))<<16|uint64(n%16)<<8) //nolint:gosec // times after 1970 and counts are not negative
+		binary.BigEndian.PutUint64(u[:8], uint64(millis+int64(n/16))<<16|uint64(n%16)<<8)
 	} else {
 		binary.BigEndian.PutUint64(u[:8], rng.Uint64())
 	}

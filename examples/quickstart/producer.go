@@ -29,7 +29,7 @@ func newOrders(n int) []order {
 	return orders
 }
 
-func chance(n int) int { return rand.IntN(n) } //nolint:gosec // nothing here is a secret
+func chance(n int) int { return rand.IntN(n) }
 
 // withRetries is what a retrying producer puts on the wire: every order once,
 // and again a little later, because the first acknowledgement got lost.

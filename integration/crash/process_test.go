@@ -46,7 +46,7 @@ func start(t testing.TB, name string, o orders) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // its parent ends it, by various means
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), ordersVariable+"="+string(text))
 	p := &process{
 		t: t, name: name, cmd: cmd,
@@ -188,7 +188,7 @@ func (p *process) alive() bool {
 // by itself.
 func (p *process) freeze() (thaw func()) {
 	p.t.Helper()
-	shell := exec.Command("sh", "-c", `kill -STOP "$1" && echo frozen && read -r _; kill -CONT "$1"`, "freeze", //nolint:noctx // thaw ends it
+	shell := exec.Command("sh", "-c", `kill -STOP "$1" && echo frozen && read -r _; kill -CONT "$1"`, "freeze",
 		strconv.Itoa(p.cmd.Process.Pid))
 	words, err := shell.StdinPipe()
 	if err != nil {

@@ -58,7 +58,7 @@ func (p *proxy) serve() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", p.server) //nolint:noctx // on the loopback interface, it answers or refuses
+		server, err := net.Dial("tcp", p.server)
 		if err != nil {
 			_ = client.Close()
 			continue

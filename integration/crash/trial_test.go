@@ -73,7 +73,7 @@ func newTrial(t testing.TB, database, broker string, backlog int) *trial {
 // seed is ONCEWARD_CRASH_SEED, or a new one, mixed with the test's name.
 func seed(t testing.TB) uint64 {
 	t.Helper()
-	base := rand.Uint64() >> 1 //nolint:gosec // see newRandom
+	base := rand.Uint64() >> 1
 	if text := os.Getenv("ONCEWARD_CRASH_SEED"); text != "" {
 		given, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -88,7 +88,7 @@ func seed(t testing.TB) uint64 {
 }
 
 func newRandom(seed uint64) *rand.Rand {
-	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // faults are to be repeated, not to be secret
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // pause draws the moment of a fault, or its length.

@@ -59,7 +59,8 @@ func watchCommits(cluster *kfake.Cluster) *commitLog {
 			for _, p := range topic.Partitions {
 				at := place(topic.Topic, p.Partition)
 				if !mine[at] {
-					l.broken = append(l.broken, fmt.Sprintf("%s was committed by %s of generation %d, which has %v of %v", at, commit.MemberID, commit.Generation, mine, l.assigned))
+					l.broken = append(l.broken, fmt.Sprintf("%s was committed by %s of generation %d, which has %v of %v", at,
+						commit.MemberID, commit.Generation, mine, l.assigned))
 				}
 				if p.Offset < l.last[at] {
 					l.broken = append(l.broken, at+" went back")

@@ -37,6 +37,7 @@ func TestK6ReadCommittedIsJavas(t *testing.T) {
 
 	c := client(t, broker.Addr)
 	read := func(t *testing.T, topic string, from, end int64, isolation kafka.Isolation, buffer int) []string {
+		t.Helper()
 		config := quick(broker.Addr, topic)
 		config.Group = fmt.Sprintf("%s-%d-%d", topic, from, isolation)
 		config.Identity.Missing = inbox.PositionID

@@ -51,11 +51,11 @@ func TestX6ShutdownFinishesWhatRunsAndBeginsNothing(t *testing.T) {
 	produce(t, c, "orders", 0, numbered(0, total)...)
 	running := make(chan struct{})
 	var calls atomic.Int32
-	processor := &recorder{handle: func(ctx context.Context, m inbox.Message) (inbox.Result, error) {
+	processor := &recorder{handle: func(ctx context.Context, _ inbox.Message) (inbox.Result, error) {
 		if calls.Add(1) == 1 {
 			close(running)
 		}
-		time.Sleep(time.Millisecond) // the work
+		<-time.After(time.Millisecond) // the work
 		return processed, ctx.Err()
 	}}
 	r := consume(t, quick(addr), processor)
@@ -203,6 +203,7 @@ func TestK1NothingIsHandedOutAfterTheGenerationEnded(t *testing.T) {
 				open.Store(true)
 			case kafka.EventDrained:
 				open.Store(false)
+			default:
 			}
 		}
 		return consume(t, config, &watcher{recorder: effects, enter: func() {

@@ -5,7 +5,6 @@ package kafka_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strconv"
@@ -53,7 +52,7 @@ func quick(addr string, topics ...string) kafka.ConsumerConfig {
 		Brokers: []string{addr}, Group: "billing", Topics: topics,
 		SessionTimeout: 6 * time.Second, HeartbeatInterval: 100 * time.Millisecond,
 		RebalanceTimeout: 10 * time.Second, DrainTimeout: 2 * time.Second, FetchMaxWait: 100 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.DiscardHandler),
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // javaProgram compiles testdata/<name>.java against the broker's own client and returns the command that runs it.
-func javaProgram(t *testing.T, ctx context.Context, name string, args ...string) *exec.Cmd {
+func javaProgram(ctx context.Context, t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	classes, libs := t.TempDir(), filepath.Join(stack.KafkaLibs(t), "*")
 	if out, err := exec.CommandContext(ctx, "javac", "-cp", libs, "-d", classes, "testdata/"+name+".java").CombinedOutput(); err != nil {
@@ -27,7 +27,7 @@ func javaProgram(t *testing.T, ctx context.Context, name string, args ...string)
 // runJava runs a program to its end and returns the lines it printed.
 func runJava(t *testing.T, name string, args ...string) []string {
 	t.Helper()
-	cmd := javaProgram(t, t.Context(), name, args...)
+	cmd := javaProgram(t.Context(), t, name, args...)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -44,7 +44,7 @@ type javaProcess struct {
 func startJava(t *testing.T, name string, args ...string) *javaProcess {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := javaProgram(t, ctx, name, args...)
+	cmd := javaProgram(ctx, t, name, args...)
 	pipe, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()

@@ -62,7 +62,7 @@ func TestK5KeysRunAtOnceAndEachInOrder(t *testing.T) {
 		most = max(most, len(active))
 		mu.Unlock()
 
-		time.Sleep(rand.N(2 * time.Millisecond)) // the work
+		<-time.After(rand.N(2 * time.Millisecond)) // the work
 
 		mu.Lock()
 		delete(active, key)

@@ -94,7 +94,8 @@ func TestK17ListenersWithTLSAndSASL(t *testing.T) {
 	}{
 		"TLS":   {broker.TLS, trusted, nil},
 		"PLAIN": {broker.SASL, nil, simple}, "SCRAM-SHA-256": {broker.SASL, nil, sha256}, "SCRAM-SHA-512": {broker.SASL, nil, sha512},
-		"TLS-PLAIN": {broker.SASLTLS, trusted, simple}, "TLS-SCRAM-SHA-256": {broker.SASLTLS, trusted, sha256}, "TLS-SCRAM-SHA-512": {broker.SASLTLS, trusted, sha512},
+		"TLS-PLAIN": {broker.SASLTLS, trusted, simple}, "TLS-SCRAM-SHA-256": {broker.SASLTLS, trusted, sha256},
+		"TLS-SCRAM-SHA-512": {broker.SASLTLS, trusted, sha512},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

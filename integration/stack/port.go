@@ -21,7 +21,7 @@ const (
 // since a stopped server comes back to its port.
 func reservePort() (int, error) {
 	for range 1000 {
-		port := firstPort + rand.IntN(lastPort-firstPort)                          //nolint:gosec // a port is no secret
+		port := firstPort + rand.IntN(lastPort-firstPort)
 		mark, err := net.Listen("unix", "@onceward-test-port-"+strconv.Itoa(port)) //nolint:noctx // answers at once
 		if err != nil {
 			continue

@@ -17,7 +17,7 @@ func Open(ctx context.Context, url string, connections int, meter *wire.Meter) (
 	if err != nil {
 		return nil, fmt.Errorf("parse the server's URL: %w", err)
 	}
-	config.MaxConns = int32(connections) //nolint:gosec // 1 or 8
+	config.MaxConns = int32(connections)
 	if meter != nil {
 		config.ConnConfig.DialFunc = meter.Dial(config.ConnConfig.DialFunc)
 	}
