@@ -74,7 +74,7 @@ func Backoff(minimum, maximum time.Duration) Option {
 }
 
 // HandlerTimeout bounds one call of the handler. Then its context is cancelled
-// with ErrHandlerTimeout as the cause; a handler that does not return within one
+// with a cause that wraps ErrHandlerTimeout; a handler that does not return within one
 // more second is abandoned: its transaction is rolled back, its goroutine left
 // behind, and the call counts as a failed attempt. Default 30 s: longer than any
 // healthy transaction, and a hung one is noticed within a minute. At least 1 ms.
