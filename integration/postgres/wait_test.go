@@ -144,5 +144,5 @@ func TestMigrateWaitsForAnotherOneUntilItsContextEnds(t *testing.T) {
 func migrateLock(schema string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("onceward/migrate/" + schema))
-	return int64(h.Sum64()) //nolint:gosec // As the store makes it.
+	return int64(h.Sum64())
 }

@@ -61,5 +61,5 @@ func (d *Database[Tx]) Prune(ctx context.Context, limit int) (int, error) {
 func (d *Database[Tx]) advisoryLock(purpose string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte("onceward/" + purpose + "/" + d.schema))
-	return int64(h.Sum64()) //nolint:gosec // Any 64 bits name a lock.
+	return int64(h.Sum64()) // Any 64 bits name a lock.
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
@@ -18,17 +17,17 @@ func ExampleOpen() {
 	ctx := context.Background()
 	folder, err := os.MkdirTemp("", "onceward")
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	defer os.RemoveAll(folder)
 
 	store, err := sqlite.Open(ctx, filepath.Join(folder, "shop.db"))
 	if err != nil {
-		log.Fatal(err) //nolint:gocritic // An example that failed may leave a folder behind.
+		panic(err)
 	}
 	defer store.Close()
 	if _, err := store.DB().ExecContext(ctx, `CREATE TABLE invoice (order_id TEXT, cents INTEGER)`); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 
 	billing := inbox.New(store, "billing", func(ctx context.Context, tx *sql.Tx, m inbox.Message) error {
@@ -41,7 +40,7 @@ func ExampleOpen() {
 	second := inbox.Message{ID: "order-2", Source: "orders", Topic: "orders", Payload: []byte("500")}
 	results, err := billing.Process(ctx, []inbox.Message{first, second, first})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	for _, result := range results {
 		fmt.Println(result.Outcome)
@@ -49,7 +48,7 @@ func ExampleOpen() {
 
 	var invoices, cents int
 	if err := store.DB().QueryRowContext(ctx, `SELECT count(*), sum(cents) FROM invoice`).Scan(&invoices, &cents); err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	fmt.Println(invoices, "invoices,", cents, "cents")
 	// Output:

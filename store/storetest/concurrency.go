@@ -187,7 +187,7 @@ func randomSchedule[Tx any](f *fixture[Tx]) {
 	name := func(key int) string { return fmt.Sprintf("key-%d", key) }
 
 	f.inParallel(workers, func(worker int) error {
-		dice := rand.New(rand.NewSource(seed + int64(worker))) //nolint:gosec // Dice that can be thrown again.
+		dice := rand.New(rand.NewSource(seed + int64(worker))) // Dice that can be thrown again.
 		for range rounds {
 			batch := dice.Perm(keys)[:1+dice.Intn(4)]
 			var claims []idempotency.Claim
