@@ -94,7 +94,8 @@ type ConsumerConfig struct {
 	Logger *slog.Logger
 
 	// OnEvent receives every event; the kinds are constants of this package.
-	// Nil: none.
+	// It is called in the midst of the work: while it blocks, the consumer
+	// stands still, and Consume can't return. Nil: none.
 	OnEvent inbox.Hook
 }
 

@@ -63,9 +63,9 @@
 //	records deleted before we read  EventDataLoss with their number; reads on at
 //	                                the log's start
 //	the log ends before our offset  EventOffsetReset: the log was truncated or the
-//	                                topic made again; reads on at its end, after a
-//	                                second look. Records written to a new topic
-//	                                before that are not read
+//	                                topic made again; after a second look, reads on
+//	                                at its start (with StartLast at its end): what
+//	                                was handled is recognised
 //	a batch that can't be decoded   what stands before it is delivered; EventCorrupt;
 //	                                then nothing of the partition until a person
 //	                                acts (kafka-delete-records.sh passes over it)

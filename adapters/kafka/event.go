@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 
 	"github.com/onceward/onceward/inbox"
@@ -51,7 +52,7 @@ const (
 	// on at the start of the log. Count: offsets passed over.
 	EventDataLoss inbox.EventKind = "kafka_data_loss"
 	// EventOffsetReset: the log ends before the offset to read; reading goes on
-	// at its end. Count: offsets it went back.
+	// at its start, with StartLast at its end. Count: offsets it went back.
 	EventOffsetReset inbox.EventKind = "kafka_offset_reset"
 	// EventCorrupt: a batch could not be decoded. Nothing behind it is
 	// delivered.
@@ -120,9 +121,22 @@ func (r reporter) report(ctx context.Context, event inbox.Event) {
 		attrs = append(attrs, slog.String("error", event.Err.Error()))
 	}
 	r.log.LogAttrs(ctx, event.Level, string(event.Kind), attrs...)
-	if r.hook != nil {
-		r.hook(ctx, event)
+	r.tell(ctx, event)
+}
+
+// tell calls the user's hook. Its panic must not end a consumer, so it is
+// logged and forgotten.
+func (r reporter) tell(ctx context.Context, event inbox.Event) {
+	if r.hook == nil {
+		return
 	}
+	defer func() {
+		if value := recover(); value != nil {
+			r.log.LogAttrs(ctx, slog.LevelError, "kafka: OnEvent panicked", slog.String("group", r.group),
+				slog.String("event", string(event.Kind)), slog.Any("panic", value), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	r.hook(ctx, event)
 }
 
 // joining reports that Consume begins to join: without it, waiting for a killed

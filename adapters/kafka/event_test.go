@@ -6,25 +6,26 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/onceward/onceward/inbox"
 )
 
-// After a kill nothing else is logged for up to SessionTimeout.
-func TestJoiningSaysForWhatAndHowLong(t *testing.T) {
+// A hook that panics is logged, and ends nothing.
+func TestPanicOfAHookIsLoggedAndEndsNothing(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer
-	r := reporter{group: "billing", log: slog.New(slog.NewTextHandler(&log, nil))}
-	r.joining(t.Context(), ConsumerConfig{Topics: []string{"orders", "payments"}, SessionTimeout: 30 * time.Second})
-	if line := log.String(); !strings.Contains(line, "level=INFO msg=kafka_joining group=billing count=2 topics=orders,payments note=") ||
-		!strings.Contains(line, "SessionTimeout") || !strings.HasSuffix(line, "duration=30s\n") {
-		t.Errorf("log is %s", line)
+	var lines bytes.Buffer
+	calls := 0
+	r := reporter{group: "billing", log: slog.New(slog.NewTextHandler(&lines, nil)), hook: func(context.Context, inbox.Event) {
+		calls++
+		panic("no metrics today")
+	}}
+	for range 2 {
+		r.report(t.Context(), inbox.Event{Kind: EventStalled, Count: 1})
 	}
-	var event inbox.Event
-	r.hook = func(_ context.Context, e inbox.Event) { event = e }
-	r.joining(t.Context(), ConsumerConfig{Topics: []string{"orders"}, SessionTimeout: time.Second})
-	if event.Kind != EventJoining || event.Consumer != "billing" || event.Message.Topic != "orders" || event.Count != 1 || event.Duration != time.Second {
-		t.Errorf("event is %+v", event)
+	if calls != 2 {
+		t.Errorf("the hook was called %d times", calls)
+	}
+	if got := lines.String(); strings.Count(got, "no metrics today") != 2 || !strings.Contains(got, "OnEvent panicked") {
+		t.Errorf("logged %q", got)
 	}
 }

@@ -163,13 +163,20 @@ func (p *partition) relocate(ctx context.Context, offset int64, retry *retrying)
 		return first
 	case offset > last && retry.wait.failures > 1:
 		// Looked at more than once: a new leader may lag behind for a moment.
+		// What the log holds now may never have been handled, and what was is
+		// recognised: so everything is read again, but for a group that asked
+		// not to read what came before it.
+		next := first
+		if p.offsets.startAt == StartLast {
+			next = last
+		}
 		p.events.report(ctx, inbox.Event{
 			Kind: EventOffsetReset, Count: int(offset - last), Message: at(p.topic, p.id, offset),
-			Err: fmt.Errorf("the log ends at %d: it was truncated, or the topic was made again", last),
+			Err: fmt.Errorf("the log ends at %d: it was truncated, or the topic was made again; reading goes on at %d", last, next),
 		})
-		p.mark.reset(last)
+		p.mark.reset(next)
 		p.commits.notify()
-		return last
+		return next
 	default:
 		retry.failed(ctx, offset, kafka.OffsetOutOfRange)
 		return offset

@@ -41,7 +41,7 @@ func TestPartitionThatIsUnknownByNow(t *testing.T) {
 	s.wantEffects(map[string]int{"first": 1})
 }
 
-// TestCommittedOffsetBeyondTheEnd is a group whose offset the log does not have: reported, and read on from the end.
+// TestCommittedOffsetBeyondTheEnd is a group whose offset the log does not have: reported, and what the log has is handled.
 func TestCommittedOffsetBeyondTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -55,8 +55,10 @@ func TestCommittedOffsetBeyondTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatalf("commit an offset beyond the end: %v", err)
 	}
+	s.send(message{id: id("there")})
 	stop := s.consume(write)
 	s.await("the offset is found out", func() bool { return s.seen(onceward.EventOffsetReset) > 0 })
+	s.await("what was there has its effect", func() bool { return s.effects("there") == 1 })
 	s.send(message{id: id(nextID)})
 	s.await("the next message has its effect", func() bool { return s.effects(nextID) == 1 })
 	stop()

@@ -39,24 +39,35 @@ func TestK8OffsetBelowTheLogIsReportedAsLoss(t *testing.T) {
 	}
 }
 
-// K8: an offset beyond the end of the log would wait for ever: it is reported, and reading goes on at the end.
+// K8: an offset beyond the end of the log would wait for ever: it is reported, and reading goes on at the start, because
+// what the log holds may never have been handled. Only a group that starts at the last goes on at the end.
 func TestK8OffsetBeyondTheLogIsReportedAndReset(t *testing.T) {
 	t.Parallel()
 	_, addr := fakeCluster(t, 1)
 	c := client(t, addr)
 	produce(t, c, "orders", 0, numbered(0, 5)...)
 	commitAs(t, c, "billing", "orders", 1000)
-	processor := &recorder{}
-	r := consume(t, quick(addr), processor)
-	if event := r.await(kafka.EventOffsetReset); event.Count != 995 {
-		t.Errorf("event %+v, want 995 offsets", event)
+	commitAs(t, c, "latest", "orders", 1000)
+	first, last := &recorder{}, &recorder{}
+	latest := quick(addr)
+	latest.Group, latest.StartAt = "latest", kafka.StartLast
+	r, l := consume(t, quick(addr), first), consume(t, latest, last)
+	for _, running := range []*running{r, l} {
+		if event := running.await(kafka.EventOffsetReset); event.Count != 995 {
+			t.Errorf("event %+v, want 995 offsets", event)
+		}
 	}
 	awaitCommitted(t, c, "orders", 0, 5)
 	produce(t, c, "orders", 0, numbered(5, 8)...)
 	awaitCommitted(t, c, "orders", 0, 8)
+	eventually(t, "three messages for the group that starts at the last", func() bool { return last.distinct() == 3 })
 	r.stop()
-	if got := processor.settled(); len(got) != 3 || got[0].ID != "m5" {
-		t.Errorf("got %d messages", len(got))
+	l.stop()
+	if got := first.settled(); len(got) != 8 || got[0].ID != "m0" {
+		t.Errorf("StartFirst got %d messages", len(got))
+	}
+	if got := last.settled(); len(got) != 3 || got[0].ID != "m5" {
+		t.Errorf("StartLast got %d messages", len(got))
 	}
 }
 
