@@ -75,9 +75,11 @@ func (r Reason) err() error {
 	}
 }
 
-// run is the work of Store.Atomic. Everything is decided before the first handler
-// is called, so that none is called in vain, and what a batch holds stands still
-// while a handler may have to be abandoned.
+// run is the work of Store.Atomic. Everything is decided, and the dead letters are
+// written, before the first handler is called: none is called in vain, what a batch
+// holds stands still while a handler may have to be abandoned, and no statement of
+// the store meets a transaction that a handler has spoiled, as by an SQL error that
+// it swallowed. That would look like an outage, which no message bears.
 func (b *batch[Tx]) run(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error {
 	handlerCtx, cancel := b.handlerContext(ctx)
 	defer cancel(nil)
@@ -86,13 +88,13 @@ func (b *batch[Tx]) run(ctx context.Context, tx Tx, verdicts []idempotency.Verdi
 	if err != nil {
 		return err
 	}
-	if err := b.handle(handlerCtx, tx); err != nil {
-		return err
-	}
 	if len(letters) > 0 {
 		if err := b.in.store.AddDeadLetters(ctx, tx, letters); err != nil {
 			return err
 		}
+	}
+	if err := b.handle(handlerCtx, tx); err != nil {
+		return err
 	}
 	b.finish()
 	return nil

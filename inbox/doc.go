@@ -41,6 +41,7 @@
 //	handler commits tx and fails              –         Parked, unfinished, see below
 //	handler rolls back tx                     yes       as an error
 //	commit refused, as by a constraint        yes       Failed; Parked after MaxAttempts
+//	  or an SQL error the handler swallowed
 //	claim is in progress elsewhere            no        Failed for a second
 //	deadlock or serialization failure         no        run again at once, five times at most
 //	  and again the sixth time                yes       as an error

@@ -61,7 +61,10 @@ type fakeRecord struct {
 // fakeClaimWait is how long a claim waits for another transaction.
 const fakeClaimWait = 100 * time.Millisecond
 
-var errConnection = errors.New("connection is closed")
+var (
+	errConnection = errors.New("connection is closed")
+	errSpoiled    = errors.New("current transaction is aborted")
+)
 
 func newFakeStore() *fakeStore {
 	return &fakeStore{records: map[string]*fakeRecord{}, attempts: map[string]int{}}
@@ -72,6 +75,7 @@ type fakeTx struct {
 	store   *fakeStore
 	ended   chan struct{}
 	severed bool
+	spoiled bool
 	over    bool
 	held    []string
 	effects []string
@@ -88,6 +92,14 @@ func (tx *fakeTx) Do(effect string) error {
 	}
 	tx.effects = append(tx.effects, effect)
 	return nil
+}
+
+// Spoil is an SQL error that the handler swallows: every later statement fails,
+// and so does the commit.
+func (tx *fakeTx) Spoil() {
+	tx.store.mu.Lock()
+	defer tx.store.mu.Unlock()
+	tx.spoiled = true
 }
 
 // Commit is what a handler must not do.
@@ -199,6 +211,12 @@ func (s *fakeStore) transaction(ctx context.Context, claims []idempotency.Claim,
 		tx.end(fault.committed)
 		return fault.err
 	}
+	s.mu.Lock()
+	spoiled := tx.spoiled
+	s.mu.Unlock()
+	if spoiled {
+		return errSpoiled
+	}
 	if !tx.end(true) {
 		return idempotency.ErrTransactionEnded
 	}
@@ -277,8 +295,11 @@ func (s *fakeStore) ParkedKeys(_ context.Context, _ *fakeTx, consumer, topic str
 func (s *fakeStore) AddDeadLetters(_ context.Context, tx *fakeTx, letters []inbox.DeadLetter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if tx.over {
+	switch {
+	case tx.over:
 		return errConnection
+	case tx.spoiled: // as a real store says of its own statements
+		return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, errSpoiled)
 	}
 	tx.letters = append(tx.letters, letters...)
 	return nil

@@ -166,6 +166,23 @@ func TestMissingIDsAndTooOldMessagesDoNotStopTheirBatch(t *testing.T) {
 	}
 }
 
+// A handler that spoils its transaction, as by swallowing an SQL error, fails alone:
+// the dead letters of its batch are written before it runs.
+func TestSpoiledTransactionIsTheFailureOfItsMessageAlone(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Batch(10), inbox.MaxAttempts(1))
+	f.on = func(_ context.Context, tx *fakeTx, m inbox.Message) error {
+		if m.ID == "bad" {
+			tx.Spoil()
+		}
+		return nil
+	}
+	f.wantOutcomes(f.process(message("a"), message("bad"), message(""), message("b")), "processed, parked, parked, processed")
+	f.wantLetters("bad attempts", " missing_id")
+	f.wantEffects("a", "b")
+	f.wantEvents(inbox.EventOutage, 0)
+}
+
 func TestTooOldMessageIsSetAsideUnlessItsRecordExists(t *testing.T) {
 	t.Parallel()
 	f := setup(t, inbox.Retention(day))

@@ -102,7 +102,7 @@ func (in *Inbox[Tx]) redriveFailed(ctx context.Context, listed *DeadLetter, try 
 	case errors.Is(err, ErrGone) && !mayBeCommitted(cause):
 		return failed, nil // and discarded by somebody else meanwhile
 	case errors.Is(err, ErrGone):
-		if succeeded, _ := try.progress(); succeeded > 0 {
+		if try.progress() > 0 {
 			return redriven, nil
 		}
 		if err = in.rewrite(ctx, try.letter, cause); err == nil {

@@ -30,7 +30,8 @@ type Store[Tx any] interface {
 	ParkedKeys(ctx context.Context, tx Tx, consumer, topic string, keys [][]byte) ([]bool, error)
 
 	// AddDeadLetters writes dead letters in tx, in their order, and parks the
-	// keys of those that have ParksKey.
+	// keys of those that have ParksKey. Like all that is done on tx, it is called
+	// before any handler has had tx.
 	AddDeadLetters(ctx context.Context, tx Tx, letters []DeadLetter) error
 
 	// DeadLetters lists the consumer's selected dead letters, oldest first.

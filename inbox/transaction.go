@@ -131,12 +131,11 @@ func (t *transaction) leave(err *error) {
 	}
 }
 
-// progress returns how many calls of the handler succeeded, and whether all of
-// the transaction's work did.
-func (t *transaction) progress() (succeeded int, finished bool) {
+// progress returns how many calls of the handler succeeded.
+func (t *transaction) progress() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.succeeded, t.phase == committing
+	return t.succeeded
 }
 
 // handlerError is what a handler returned, apart from what the store adds to it.

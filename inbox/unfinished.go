@@ -69,7 +69,7 @@ type endedTransaction struct {
 // may still run: everything read here was written before a handler was entered, or
 // is guarded by the transaction.
 func (b *batch[Tx]) rememberUnfinished(cause error) {
-	succeeded, finished := b.progress()
+	succeeded := b.progress()
 	ended := &endedTransaction{cause: cause}
 	u := &b.in.unfinished
 	u.mu.Lock()
@@ -78,14 +78,14 @@ func (b *batch[Tx]) rememberUnfinished(cause error) {
 		u.records = map[recordID]remembered{}
 	}
 	for i, d := range b.decisions {
-		done := finished
+		done := true
 		switch d.outcome {
 		case Processed:
 			done = succeeded > 0
 			if b.in.bulk == nil {
 				succeeded-- // they ran in this order
 			}
-		case Parked:
+		case Parked: // its letter was written before any handler ran
 		case Duplicate, Failed, NotRun:
 			continue // its record is not of this transaction
 		}

@@ -148,12 +148,15 @@ func TestMessageThatIsSetAsideForItsAttemptsMayTurnOutUnfinished(t *testing.T) {
 	f.wantLetters("a unfinished")
 }
 
-func TestLettersThatAHandlerCommittedTooEarlyAreWrittenAllTheSame(t *testing.T) {
+// The letters of a batch are in what its handler commits.
+func TestLettersThatAHandlerCommittedTooEarlyAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	f := setup(t, inbox.Batch(3))
-	f.commitsAt("b", func() error { return nil })
-	f.wantOutcomes(f.process(message(""), message("b"), message("c")), "parked, parked, parked")
-	f.wantLetters(" unfinished", "b unfinished", "c unfinished")
+	f.commitsAt("b", func() error { return errHandler })
+	ms := []inbox.Message{message(""), message("b"), message("c")}
+	f.wantOutcomes(f.process(ms...), "duplicate, parked, parked")
+	f.wantOutcomes(f.process(ms...), "duplicate, duplicate, duplicate")
+	f.wantLetters(" missing_id", "b unfinished", "c unfinished")
 }
 
 func TestHandlerThatCommitsAndHangsLosesNothing(t *testing.T) {
