@@ -35,6 +35,7 @@
 //	handler returns Permanent(err)            –         Parked at once
 //	handler returns RetryAfter(err, d)        yes       as an error, with the pause d
 //	handler panics, or calls runtime.Goexit   yes       as an error; the process lives on
+//	  or returns a nil pointer as an error    yes       as a panic
 //	handler runs past HandlerTimeout          yes       as an error; its context is cancelled
 //	  and does not return a second later      yes       also abandoned, see below
 //	handler commits tx and returns nil        yes       Failed; the next claim says Duplicate

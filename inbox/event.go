@@ -53,5 +53,5 @@ type Event struct {
 }
 
 // Hook is called for every event, synchronously: it must return quickly and be
-// safe for concurrent use.
+// safe for concurrent use. If it panics, that is logged and counted, nothing else.
 type Hook func(ctx context.Context, event Event)

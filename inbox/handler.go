@@ -59,7 +59,8 @@ type retryAfterError struct {
 func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
-// PanicError is the failure of a handler that panicked.
+// PanicError is the failure of a handler that panicked, or returned an error whose
+// methods panic, as those of a nil pointer do.
 type PanicError struct {
 	// Value is what it panicked with.
 	Value any

@@ -71,7 +71,7 @@ func (in *Inbox[Tx]) noteStore(ctx context.Context, began time.Time, err error) 
 func isOutage(err error) bool {
 	permanent, isPermanent := errors.AsType[*permanentError](err)
 	for _, outage := range [...]error{idempotency.ErrUnavailable, idempotency.ErrCommitUnknown, idempotency.ErrNotMigrated} {
-		if errors.Is(err, outage) && (!isPermanent || !errors.Is(permanent, outage)) {
+		if errors.Is(err, outage) && (!isPermanent || !safelyIs(permanent, outage)) {
 			return true
 		}
 	}

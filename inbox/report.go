@@ -3,7 +3,9 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,7 +23,7 @@ func (in *Inbox[Tx]) reportDecision(ctx context.Context, m *Message, d decision,
 		kind = EventParked
 	case Processed, Failed, NotRun:
 	}
-	if d.reason == "" && in.hook == nil && !in.logger.Enabled(ctx, slog.LevelDebug) {
+	if d.reason == "" && in.hook == nil && !in.logs(ctx, slog.LevelDebug) {
 		in.counters.count(kind, "", 1)
 		return
 	}
@@ -38,9 +40,9 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	event.Message = Message{ID: event.Message.ID, Topic: event.Message.Topic, Position: event.Message.Position}
 	in.counters.count(event.Kind, event.Reason, int64(event.Count))
 	if in.hook != nil {
-		in.hook(ctx, event)
+		in.tell(ctx, event)
 	}
-	if !in.logger.Enabled(ctx, event.Level) {
+	if !in.logs(ctx, event.Level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 11)
@@ -72,7 +74,39 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	if panicked, ok := errors.AsType[*PanicError](event.Err); ok {
 		attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 	}
-	in.logger.LogAttrs(ctx, event.Level, logLine(event), attrs...)
+	in.log(ctx, event.Level, logLine(event), attrs...)
+}
+
+// Hook and logger are the user's. What is reported has happened: if they panic, it
+// must not look as if it had not, nor end the process.
+
+func (in *Inbox[Tx]) tell(ctx context.Context, event Event) {
+	defer func() {
+		if value := recover(); value != nil {
+			in.counters.reportPanics.Add(1)
+			in.log(ctx, slog.LevelError, "inbox: OnEvent panicked",
+				slog.String("consumer", in.consumer), slog.String("event", string(event.Kind)),
+				slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	in.hook(ctx, event)
+}
+
+func (in *Inbox[Tx]) logs(ctx context.Context, level slog.Level) bool {
+	defer in.countPanic()
+	return in.logger.Enabled(ctx, level)
+}
+
+func (in *Inbox[Tx]) log(ctx context.Context, level slog.Level, line string, attrs ...slog.Attr) {
+	defer in.countPanic()
+	in.logger.LogAttrs(ctx, level, line, attrs...)
+}
+
+// countPanic is deferred around calls of the logger, which nobody can be told of.
+func (in *Inbox[Tx]) countPanic() {
+	if recover() != nil {
+		in.counters.reportPanics.Add(1)
+	}
 }
 
 const (

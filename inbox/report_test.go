@@ -114,3 +114,24 @@ func TestPanicsAreLoggedWithTheirStack(t *testing.T) {
 }
 
 func panicky(context.Context, *fakeTx, inbox.Message) error { panic("why not") }
+
+func TestHookAndLoggerThatPanicAreCountedAndNothingElse(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	hook := inbox.OnEvent(func(context.Context, inbox.Event) { panic("metrics are full") })
+	f.inbox = inbox.New(f.store, "billing", panicky, f.options([]inbox.Option{hook, inbox.MaxAttempts(1)})...)
+	f.wantOutcomes(f.process(message("a")), "parked")
+	if log := f.logs.String(); !strings.Contains(log, "OnEvent panicked") || !strings.Contains(log, "metrics are full") || !strings.Contains(log, "set aside") {
+		t.Errorf("log is %s", log)
+	}
+	f.inbox = inbox.New(f.store, "shipping", panicky, hook, inbox.MaxAttempts(1), inbox.Logger(slog.New(panickyLogs{})))
+	f.wantOutcomes(f.process(message("a")), "parked")
+	if n := f.inbox.Stats().ReportPanics; n != 3 {
+		t.Errorf("%d panics counted, want those of the hook, its log line and the event's", n)
+	}
+}
+
+type panickyLogs struct{ slog.Handler }
+
+func (panickyLogs) Enabled(context.Context, slog.Level) bool  { return true }
+func (panickyLogs) Handle(context.Context, slog.Record) error { panic("disk") }

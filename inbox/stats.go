@@ -25,6 +25,8 @@ type Stats struct {
 	Redriven, Discarded int64
 	// Pruned counts expired records and attempt counts deleted.
 	Pruned int64
+	// ReportPanics counts calls of OnEvent and of the Logger that panicked.
+	ReportPanics int64
 }
 
 // Stats returns the current counts; none of a nil Inbox.
@@ -38,7 +40,7 @@ func (in *Inbox[Tx]) Stats() Stats {
 var reasons = [...]Reason{ReasonAttempts, ReasonPermanent, ReasonMissingID, ReasonTooOld, ReasonIDReused, ReasonBehind, ReasonUnfinished}
 
 type counters struct {
-	processed, duplicates, failed, retries, outages, abandoned, redriven, discarded, pruned atomic.Int64
+	processed, duplicates, failed, retries, outages, abandoned, redriven, discarded, pruned, reportPanics atomic.Int64
 
 	parked [len(reasons)]atomic.Int64
 }
@@ -79,6 +81,8 @@ func (c *counters) snapshot() Stats {
 		Redriven:   c.redriven.Load(),
 		Discarded:  c.discarded.Load(),
 		Pruned:     c.pruned.Load(),
+
+		ReportPanics: c.reportPanics.Load(),
 	}
 	for i, reason := range reasons {
 		if n := c.parked[i].Load(); n > 0 {

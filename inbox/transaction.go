@@ -116,6 +116,10 @@ func (t *transaction) leave(err *error) {
 	if value := recover(); value != nil {
 		*err = &PanicError{Value: value, Stack: debug.Stack()}
 	}
+	var failure *handlerError
+	if *err != nil {
+		failure = newHandlerError(*err) // while a hung method of it still counts as the handler
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.phase = storing
@@ -125,9 +129,9 @@ func (t *transaction) leave(err *error) {
 	case *err == nil:
 		t.succeeded++
 	case t.overdue:
-		*err = &handlerError{fmt.Errorf("%w: %w", t.why, *err)}
+		*err = fmt.Errorf("%w: %w", t.why, failure)
 	default:
-		*err = &handlerError{*err}
+		*err = failure
 	}
 }
 
@@ -137,12 +141,6 @@ func (t *transaction) progress() int {
 	defer t.mu.Unlock()
 	return t.succeeded
 }
-
-// handlerError is what a handler returned, apart from what the store adds to it.
-type handlerError struct{ err error }
-
-func (e *handlerError) Error() string { return e.err.Error() }
-func (e *handlerError) Unwrap() error { return e.err }
 
 // finish is the last thing that happens before the commit.
 func (t *transaction) finish() {
