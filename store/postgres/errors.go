@@ -22,9 +22,10 @@ const (
 	stateUnknownPrepared      = "26000"
 	stateInsufficientRights   = "42501"
 	stateReadOnly             = "25006"
-	stateAdminShutdown        = "57P01"
-	stateCrashShutdown        = "57P02"
-	stateCannotConnectNow     = "57P03"
+	stateDiskFull             = "53100"
+	stateTooManyConnections   = "53300"
+	stateFailedTransaction    = "25P02"
+	stateUnknownDatabase      = "3D000"
 )
 
 // stateOf returns the SQLSTATE of an error that came from the server, by the
@@ -37,15 +38,20 @@ func stateOf(err error) string {
 	return ""
 }
 
-// isOutage reports that the server is going away, coming up, out of something,
-// or not the one that takes writes: nothing that other work would cure.
+// isOutage reports that the server is going away, coming up, full, or not the one
+// that takes writes: nothing that other work would cure. The rest of class 53
+// (memory, limits such as temp_file_limit) is what one statement asked for.
 func isOutage(state string) bool {
 	switch state {
-	case stateAdminShutdown, stateCrashShutdown, stateCannotConnectNow, stateReadOnly:
+	case stateDiskFull, stateTooManyConnections, stateReadOnly:
 		return true
 	}
-	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "53")
+	return strings.HasPrefix(state, "57P")
 }
+
+// isConnectionState: of a connection that was lost, it says how. On one that
+// lives it speaks of another, dblink's for one.
+func isConnectionState(state string) bool { return strings.HasPrefix(state, "08") }
 
 // isConflict reports that the server chose this transaction as a victim.
 func isConflict(state string) bool {
@@ -77,6 +83,8 @@ func storeError(ctx context.Context, doing string, err error) error {
 		return fmt.Errorf("postgres: %s: %w: run Migrate, or give WithSchema the schema that was migrated: %w", doing, idempotency.ErrNotMigrated, err)
 	case isUnprepared(state):
 		return fmt.Errorf("postgres: %s: %w: %s: %w", doing, idempotency.ErrUnavailable, unprepared, err)
+	case strings.HasPrefix(state, "28"), state == stateUnknownDatabase:
+		return fmt.Errorf("postgres: mend user, password or database in the connection URL: %s: %w: %w", doing, idempotency.ErrUnavailable, err)
 	case state == stateInsufficientRights:
 		return fmt.Errorf("postgres: %s: %w: the role lacks a right on what the server names: grant it all that the package documentation lists under Rights: %w",
 			doing, idempotency.ErrUnavailable, err)
@@ -116,9 +124,9 @@ func workError(err error, failed, lost bool) error {
 		return fmt.Errorf("postgres: statement of the work: %w: %s: %w", idempotency.ErrUnavailable, unprepared, err)
 	case (failed || lost) && isOutage(state):
 		return fmt.Errorf("postgres: %w: %w", idempotency.ErrUnavailable, err)
-	case lost && state == "" && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded):
-		// A context of the work's own that ends in a query costs the
-		// connection, too; the server has nothing to do with it.
+	case failed && state == stateFailedTransaction:
+		return fmt.Errorf("postgres: an earlier statement of the handler failed and its error was not returned: %w", err)
+	case lost && (state == "" || isConnectionState(state)):
 		return fmt.Errorf("postgres: connection lost while the work ran: %w: %w", idempotency.ErrUnavailable, err)
 	}
 	return err
@@ -132,7 +140,7 @@ func commitError(err error, unsent bool) error {
 		return fmt.Errorf("postgres: connection lost before the commit: %w: %w", idempotency.ErrUnavailable, err)
 	case isConflict(state):
 		return fmt.Errorf("postgres: commit: %w: %w", idempotency.ErrConflict, err)
-	case state == "", state == stateAdminShutdown, state == stateCrashShutdown, state == stateCannotConnectNow, strings.HasPrefix(state, "08"):
+	case state == "", strings.HasPrefix(state, "57P"), isConnectionState(state):
 		// A server that goes away says so after a commit as well as before.
 		return fmt.Errorf("postgres: commit: %w: %w", idempotency.ErrCommitUnknown, err)
 	case isOutage(state):
@@ -169,8 +177,9 @@ func isSentinel(err error) bool {
 var (
 	errSwallowed = errors.New("postgres: rolled back: a statement of the work failed, and the work returned nil: " +
 		"return its error, or undo it with a savepoint (tx.Begin)")
-	errRowsOpen  = errors.New("postgres: rolled back: the work returned with the rows of a query still open: close them (defer rows.Close())")
-	errStillUsed = errors.New("postgres: rolled back: the work returned while one of its goroutines still used the transaction: wait for it")
-	errBorrowed  = errors.New("postgres: this transaction is Onceward's to end: return nil to commit it, or an error to roll it back")
-	errEnded     = fmt.Errorf("postgres: %w: it must return nil or an error instead of COMMIT or ROLLBACK", idempotency.ErrTransactionEnded)
+	errRowsOpen   = errors.New("postgres: rolled back: the work returned with the rows of a query still open: close them (defer rows.Close())")
+	errStillUsed  = errors.New("postgres: rolled back: the work returned while one of its goroutines still used the transaction: wait for it")
+	errBorrowed   = errors.New("postgres: this transaction is Onceward's to end: return nil to commit it, or an error to roll it back")
+	errRolledBack = errors.New("postgres: rolled back: the work called Rollback and returned nil: return an error to roll back")
+	errEnded      = fmt.Errorf("postgres: %w: it must return nil or an error instead of COMMIT or ROLLBACK", idempotency.ErrTransactionEnded)
 )

@@ -3,8 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +28,18 @@ type use struct {
 	// ended: the work has ended the transaction and begun another one, which
 	// looks the same from outside and holds no claim.
 	ended bool
+	// committed and rolledBack: the work called Commit or, before that, Rollback.
+	committed, rolledBack bool
+	// beneath: the work has the connection, on which nobody watches its statements.
+	beneath atomic.Bool
+	loss    atomic.Pointer[loss]
+}
+
+// loss is how a statement of the work lost the connection.
+type loss struct {
+	cause error
+	// own: by the work's own doing. Otherwise the network or the server did it.
+	own bool
 }
 
 const (
@@ -53,6 +64,24 @@ func (u *use) start() error {
 	return errInUse
 }
 
+// note looks at what a statement came to, at once: later on its context has
+// ended in any case. pgx closes the connection when the context of a statement
+// ends before its answer has come.
+func (u *use) note(ctx context.Context, err error) {
+	if err == nil || !u.conn.IsClosed() {
+		return
+	}
+	l := &loss{cause: fmt.Errorf("postgres: a statement of the work cost the connection: %w", err)}
+	switch state := stateOf(err); {
+	case state != "":
+		l.own = !isOutage(state) && !isConflict(state) && !isConnectionState(state)
+	case ctx.Err() != nil:
+		l.own = true
+		l.cause = fmt.Errorf("postgres: the work's own context ended in a statement, which cost the connection: %w", ctx.Err())
+	}
+	u.loss.CompareAndSwap(nil, l)
+}
+
 func (u *use) stop() { u.state.CompareAndSwap(useBusy, useFree) }
 
 func (u *use) busy() bool { return u.state.Load() == useBusy }
@@ -67,6 +96,7 @@ func (l *lentTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	}
 	defer l.use.stop()
 	nested, err := l.tx.Begin(ctx)
+	l.use.note(ctx, err)
 	if err != nil {
 		return nil, err
 	}
@@ -75,23 +105,30 @@ func (l *lentTx) Begin(ctx context.Context) (pgx.Tx, error) {
 
 // Commit releases a savepoint. The transaction itself is not the work's to end.
 func (l *lentTx) Commit(ctx context.Context) error {
-	return l.finish(func() error { return l.tx.Commit(ctx) })
+	return l.finish(ctx, l.tx.Commit, &l.use.committed)
 }
 
-// Rollback rolls back to a savepoint. The transaction itself is not the work's to end.
+// Rollback rolls back to a savepoint. The transaction itself is not the work's to
+// end; but it will not be committed, whatever the work returns. After a Commit it
+// means nothing, as a deferred one does in pgx.
 func (l *lentTx) Rollback(ctx context.Context) error {
-	return l.finish(func() error { return l.tx.Rollback(ctx) })
+	return l.finish(ctx, l.tx.Rollback, &l.use.rolledBack)
 }
 
-func (l *lentTx) finish(do func() error) error {
+func (l *lentTx) finish(ctx context.Context, do func(context.Context) error, called *bool) error {
 	if err := l.use.start(); err != nil {
 		return err
 	}
 	defer l.use.stop()
 	if !l.savepoint {
+		if !l.use.committed {
+			*called = true
+		}
 		return errBorrowed
 	}
-	return do()
+	err := do(ctx)
+	l.use.note(ctx, err)
+	return err
 }
 
 func (l *lentTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (int64, error) {
@@ -99,7 +136,9 @@ func (l *lentTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 		return 0, err
 	}
 	defer l.use.stop()
-	return l.tx.CopyFrom(ctx, table, columns, source)
+	n, err := l.tx.CopyFrom(ctx, table, columns, source)
+	l.use.note(ctx, err)
+	return n, err
 }
 
 func (l *lentTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
@@ -107,18 +146,26 @@ func (l *lentTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 		return pgx.FailedBatchResults(b, err)
 	}
 	defer l.use.stop()
-	return l.tx.SendBatch(ctx, b)
+	for _, q := range b.QueuedQueries {
+		l.use.ended = l.use.ended || endsTransaction(q.SQL)
+	}
+	return &lentResults{l.tx.SendBatch(ctx, b), ctx, l.use}
 }
 
 // LargeObjects of pgx run on the transaction beneath, which is closed with this one.
-func (l *lentTx) LargeObjects() pgx.LargeObjects { return l.tx.LargeObjects() }
+func (l *lentTx) LargeObjects() pgx.LargeObjects {
+	l.use.beneath.Store(true)
+	return l.tx.LargeObjects()
+}
 
 func (l *lentTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if err := l.use.start(); err != nil {
 		return nil, err
 	}
 	defer l.use.stop()
-	return l.tx.Prepare(ctx, name, sql)
+	statement, err := l.tx.Prepare(ctx, name, sql)
+	l.use.note(ctx, err)
+	return statement, err
 }
 
 func (l *lentTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
@@ -127,20 +174,9 @@ func (l *lentTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 	}
 	defer l.use.stop()
 	tag, err := l.tx.Exec(ctx, sql, args...)
+	l.use.note(ctx, err)
 	l.use.ended = restarts(tag, sql)
 	return tag, err
-}
-
-// restarts reports that a statement, or the last of several, has ended the
-// transaction or begun one, as COMMIT AND CHAIN does both.
-func restarts(tag pgconn.CommandTag, sql string) bool {
-	switch tag.String() {
-	case "COMMIT", "BEGIN", "START TRANSACTION":
-		return true
-	case "ROLLBACK": // TO a savepoint has the same tag
-		return !slices.Contains(strings.Fields(strings.ToUpper(sql)), "TO")
-	}
-	return false
 }
 
 func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
@@ -148,7 +184,10 @@ func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query() //nolint:sqlclosecheck // The caller closes them.
 	}
 	defer l.use.stop()
-	return l.tx.Query(ctx, sql, args...) //nolint:sqlclosecheck // The caller closes them.
+	l.use.ended = endsTransaction(sql)
+	rows, err := l.tx.Query(ctx, sql, args...) //nolint:sqlclosecheck // The caller closes them.
+	l.use.note(ctx, err)
+	return &lentRows{rows, ctx, l.use}, err
 }
 
 func (l *lentTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
@@ -156,7 +195,8 @@ func (l *lentTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row 
 		return pgx.FailedBatchResults(&pgx.Batch{}, err).QueryRow()
 	}
 	defer l.use.stop()
-	return l.tx.QueryRow(ctx, sql, args...)
+	l.use.ended = endsTransaction(sql)
+	return &lentRow{l.tx.QueryRow(ctx, sql, args...), ctx, l.use}
 }
 
 // Conn returns the connection while the work runs, and nil afterwards.
@@ -164,5 +204,6 @@ func (l *lentTx) Conn() *pgx.Conn {
 	if l.use.state.Load() == useRevoked {
 		return nil
 	}
+	l.use.beneath.Store(true)
 	return l.tx.Conn()
 }

@@ -10,8 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/onceward/onceward/idempotency"
 )
 
 // isolation is said in every BEGIN: the server's or the role's default may be
@@ -44,7 +42,7 @@ func (p *pgxTransport) begin(ctx context.Context, first query) (transaction[pgx.
 	if err != nil {
 		return nil, fmt.Errorf("acquire a connection: %w", err)
 	}
-	t := &pgxTransaction{ctx: ctx, conn: conn, raw: conn.Conn(), commitDeadline: p.commitDeadline}
+	t := &pgxTransaction{ctx: ctx, began: time.Now(), pool: p.pool, conn: conn, raw: conn.Conn(), commitDeadline: p.commitDeadline}
 	// From here on the end of ctx closes the connection, whatever it waits
 	// for. The store's own statements need no watch on ctx of their own.
 	t.unwatch = context.AfterFunc(ctx, t.sever)
@@ -119,7 +117,9 @@ func eachRow(rows pgx.Rows, row func(scanner) error) error {
 // pgxTransaction is one connection of the pool for as long as one Atomic runs.
 type pgxTransaction struct {
 	ctx            context.Context //nolint:containedctx // The one of Atomic, in which this lives.
+	began          time.Time
 	unwatch        func() bool
+	pool           *pgxpool.Pool
 	raw            *pgx.Conn
 	tx             pgx.Tx
 	lent           lentTx
@@ -182,7 +182,33 @@ func (t *pgxTransaction) failure(err error) error {
 	case t.ctx.Err() != nil:
 		return endedError(t.ctx, err)
 	}
+	if cause := t.lostByWork(err); cause != nil {
+		return lostByWork(cause, err)
+	}
 	return workError(err, t.raw.PgConn().TxStatus() == statusFailed, t.raw.IsClosed())
+}
+
+// lostByWork says how the work has lost the connection, or nil if it has not. A
+// statement that was watched tells: a connection cut without an ended context is
+// the network's doing or the server's. Only for statements on the connection
+// beneath, which nobody watched, the server is asked.
+func (t *pgxTransaction) lostByWork(err error) error {
+	if !t.raw.IsClosed() {
+		return nil
+	}
+	switch l := t.use.loss.Load(); {
+	case l != nil && l.own:
+		return l.cause
+	case l != nil, !t.use.beneath.Load(), isOutage(stateOf(err)):
+		return nil
+	}
+	t.sever() // Gives its place in the pool to the question.
+	if outlived(t.ctx, t.began, func(ctx context.Context, seconds *float64) error {
+		return t.pool.QueryRow(ctx, uptimeSQL, pgx.QueryExecModeSimpleProtocol).Scan(seconds)
+	}) {
+		return errLostUnseen
+	}
+	return nil
 }
 
 // endedByWork: what the server said last stands, also when ctx has ended since
@@ -203,12 +229,17 @@ func (t *pgxTransaction) commit() error {
 	case !watched:
 		return endedError(t.ctx, nil)
 	case pg.IsClosed():
-		return fmt.Errorf("postgres: connection lost while the work ran: %w", idempotency.ErrUnavailable)
+		if cause := t.lostByWork(nil); cause != nil {
+			return cause
+		}
+		return errLost
 	case pg.IsBusy():
 		t.sever()
 		return errRowsOpen
 	case pg.TxStatus() == statusFailed:
 		return errSwallowed
+	case t.use.rolledBack:
+		return errRolledBack
 	}
 	// A commit that has begun is not called off: its outcome would be unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)

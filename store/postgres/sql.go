@@ -28,7 +28,7 @@ func (s sqlTransport) begin(ctx context.Context, first query) (transaction[*sql.
 	// about what became of the transaction, and pgx breaks off a commit then.
 	// So this one is our own, and sever does what the end of ctx asks for.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	t := &sqlTransaction{ctx: ctx, cancel: cancel, conn: conn, commitDeadline: s.commitDeadline}
+	t := &sqlTransaction{ctx: ctx, began: time.Now(), cancel: cancel, db: s.db, conn: conn, commitDeadline: s.commitDeadline}
 	t.unwatch = context.AfterFunc(ctx, t.sever)
 	if err := s.start(own, t, first); err != nil {
 		t.end()
@@ -83,8 +83,10 @@ func (r sqlRunner) query(ctx context.Context, q query) error {
 // The work gets the *sql.Tx itself: database/sql guards it against late use.
 type sqlTransaction struct {
 	ctx            context.Context //nolint:containedctx // The one of Atomic, in which this lives.
+	began          time.Time
 	unwatch        func() bool
 	cancel         context.CancelFunc
+	db             *sql.DB
 	conn           *sql.Conn
 	tx             *sql.Tx
 	commitDeadline time.Duration
@@ -130,7 +132,7 @@ func (t *sqlTransaction) sever() {
 func (t *sqlTransaction) lend() *sql.Tx { return t.tx }
 
 func (t *sqlTransaction) failure(err error) error {
-	status, closed := t.status()
+	status, closed, stuck := t.status()
 	watched := t.unwatch()
 	done := errors.Is(t.rollback(), sql.ErrTxDone)
 	switch {
@@ -138,32 +140,63 @@ func (t *sqlTransaction) failure(err error) error {
 		return workEnded(err)
 	case !watched:
 		return endedError(t.ctx, err)
+	case stuck:
+		return fmt.Errorf("%w: %w", errStillUsed, err)
+	}
+	lost := closed || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+	if lost && !isOutage(stateOf(err)) && t.lostByWork() {
+		return lostByWork(errLostUnseen, err)
 	}
 	// Of another driver the SQLSTATE is all there is.
-	failed := status == statusFailed || t.pgx == nil
-	return workError(err, failed, closed || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone))
+	return workError(err, status == statusFailed || t.pgx == nil, lost)
 }
 
+// lostByWork reports that the server is well, from which the connection was
+// lost. Nobody sees the statements of a *sql.Tx and their contexts, and a message
+// that costs its connection each time must not pass for an outage for ever. A
+// connection that the network cut counts as the work's as well, if the server
+// can be reached at once.
+func (t *sqlTransaction) lostByWork() bool {
+	t.close() // Gives its place in the pool to the question.
+	return outlived(t.ctx, t.began, func(ctx context.Context, seconds *float64) error {
+		return t.db.QueryRowContext(ctx, uptimeSQL).Scan(seconds)
+	})
+}
+
+// returnPatience bounds how long a statement may still run, in a goroutine of the
+// work's, when the work has returned.
+const returnPatience = time.Second
+
 // status is what the server last said about the transaction, if it can be known.
-func (t *sqlTransaction) status() (status byte, closed bool) {
+// It waits for a statement that runs still, and ends it after a while (stuck).
+func (t *sqlTransaction) status() (status byte, closed, stuck bool) {
+	patience := time.AfterFunc(min(returnPatience, t.commitDeadline), t.sever)
 	_ = t.conn.Raw(func(any) error {
 		if t.pgx != nil {
 			status, closed = t.pgx.TxStatus(), t.pgx.IsClosed()
 		}
 		return nil
 	})
-	return status, closed
+	return status, closed, !patience.Stop()
 }
 
 func (t *sqlTransaction) commit() error {
-	status, _ := t.status()
+	status, closed, stuck := t.status()
 	if !t.unwatch() {
 		return t.failure(nil)
 	}
-	switch status {
-	case statusIdle:
+	switch {
+	case status == statusIdle:
 		return errEnded
-	case statusFailed:
+	case stuck:
+		return errStillUsed
+	case closed:
+		_ = t.rollback()
+		if t.lostByWork() {
+			return errLostUnseen
+		}
+		return errLost
+	case status == statusFailed:
 		return errSwallowed
 	}
 	deadline := time.AfterFunc(t.commitDeadline, t.sever)
@@ -193,6 +226,11 @@ func (t *sqlTransaction) end() {
 	if t.tx != nil {
 		_ = t.rollback() // Without effect after a commit.
 	}
+	t.close()
+}
+
+// close gives the connection back, once the transaction is over.
+func (t *sqlTransaction) close() {
 	t.mu.Lock()
 	t.over = true
 	severed := t.severed
