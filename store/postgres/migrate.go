@@ -48,7 +48,7 @@ func readMigrations(files fs.FS) []migration {
 
 // migrateLockSQL lets one process migrate at a time: CREATE … IF NOT EXISTS fails
 // when two do it at once.
-const migrateLockSQL = `SELECT pg_advisory_xact_lock($1::bigint)`
+const migrateLockSQL = `SELECT pg_catalog.pg_advisory_xact_lock($1::bigint)`
 
 // schemaExistsSQL is asked first because CREATE SCHEMA IF NOT EXISTS takes the
 // right to create one even where it exists.
@@ -68,7 +68,7 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n 
 	WHERE n.nspname = $1::text AND c.relname = 'migration')`
 
 // migrationVersionSQL reads the whole of a table with a row for each migration.
-const migrationVersionSQL = `SELECT coalesce(max(version), 0) FROM {schema}.migration`
+const migrationVersionSQL = `SELECT coalesce(pg_catalog.max(version), 0) FROM {schema}.migration`
 
 const addMigrationSQL = `INSERT INTO {schema}.migration (version, name) VALUES ($1::bigint, $2::text)`
 
@@ -151,7 +151,7 @@ func (d *Database[Tx]) version(ctx context.Context, r runner) (version int, err 
 	return version, err
 }
 
-const encodingSQL = `SELECT current_setting('server_encoding')`
+const encodingSQL = `SELECT pg_catalog.current_setting('server_encoding')`
 
 func refuseEncoding(ctx context.Context, r runner) error {
 	var encoding string
@@ -162,10 +162,36 @@ func refuseEncoding(ctx context.Context, r runner) error {
 	return err
 }
 
-const readOnlySQL = `SELECT current_setting('transaction_read_only')`
+const readOnlySQL = `SELECT pg_catalog.current_setting('transaction_read_only')`
+
+// missingRightsSQL lists what the package documentation demands under Rights and
+// the role lacks.
+const missingRightsSQL = `
+SELECT needed.privilege, needed.relation
+FROM (VALUES ('record', 'SELECT'), ('record', 'INSERT'), ('record', 'DELETE'),
+	('attempt', 'SELECT'), ('attempt', 'INSERT'), ('attempt', 'UPDATE'), ('attempt', 'DELETE'),
+	('dead_letter', 'SELECT'), ('dead_letter', 'INSERT'), ('dead_letter', 'UPDATE'), ('dead_letter', 'DELETE'),
+	('parked_key', 'SELECT'), ('parked_key', 'INSERT'), ('parked_key', 'UPDATE'), ('parked_key', 'DELETE')
+) AS needed (relation, privilege)
+WHERE NOT pg_catalog.has_table_privilege(pg_catalog.format('%I.%I', $1::text, needed.relation), needed.privilege)`
+
+func (d *Database[Tx]) refuseMissingRights(ctx context.Context, r runner) error {
+	var missing []string
+	err := r.query(ctx, query{missingRightsSQL, []any{d.schema}, func(row scanner) error {
+		var privilege, relation string
+		err := row.Scan(&privilege, &relation)
+		missing = append(missing, privilege+" on "+relation)
+		return err
+	}})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("%w: the role lacks %s in schema %q: grant it all that the package documentation lists under Rights",
+			idempotency.ErrUnavailable, strings.Join(missing, ", "), d.schema)
+	}
+	return err
+}
 
 // Check implements inbox.Store. It runs what Atomic runs, so a server that takes
-// no writes and a pooler that loses prepared statements show here.
+// no writes, a missing right and a pooler that loses prepared statements show here.
 func (d *Database[Tx]) Check(ctx context.Context) error {
 	return d.inTransaction(ctx, "check", func(ctx context.Context, r runner) error {
 		if err := refuseEncoding(ctx, r); err != nil {
@@ -183,6 +209,9 @@ func (d *Database[Tx]) Check(ctx context.Context) error {
 		if err == nil && version < len(migrations) {
 			err = fmt.Errorf("%w: schema %q has version %d, this program needs %d: run Migrate", idempotency.ErrNotMigrated, d.schema, version, len(migrations))
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return d.refuseMissingRights(ctx, r)
 	})
 }
