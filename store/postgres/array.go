@@ -30,14 +30,14 @@ func (a *arrayLiteral) addText(s string) {
 	a.b.WriteByte('"')
 }
 
+// addBytes adds the text form of a bytea, or an empty text for nil.
 func (a *arrayLiteral) addBytes(b []byte) {
 	a.next()
-	if b == nil {
-		a.b.WriteString("NULL")
-		return
+	a.b.WriteByte('"')
+	if b != nil {
+		a.b.WriteString(`\\x`)
+		a.b.WriteString(hex.EncodeToString(b))
 	}
-	a.b.WriteString(`"\\x`)
-	a.b.WriteString(hex.EncodeToString(b))
 	a.b.WriteByte('"')
 }
 

@@ -20,37 +20,42 @@ import (
 // pipeline two SET LOCALs, which cost the server about as much. "claimed" runs whole before count has its
 // result, and only then set_config puts the value back. After an error the
 // transaction is lost anyway.
+//
+// Here as everywhere, names that the search path could turn into somebody else's
+// stand in full: PostgreSQL prefers an operator of the user's whose types fit
+// better, and (bigint, interval) fits better than what it has itself.
 const claimOneSQL = `
 WITH wait AS MATERIALIZED (
-	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $5::text, true)
+	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $5::text, true)
 ), claimed AS (
 	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
-	SELECT $1::text, $2::text, $3::bytea, clock_timestamp() + $4::bigint * interval '1 microsecond' FROM wait
+	SELECT $1::text, $2::text, $3::bytea, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($4::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond') FROM wait
 	ON CONFLICT (scope, key) DO NOTHING
 	RETURNING 1
 )
-SELECT count(*), set_config('lock_timeout', (SELECT before FROM wait), true) FROM claimed`
+SELECT pg_catalog.count(*), pg_catalog.set_config('lock_timeout', (SELECT before FROM wait), true) FROM claimed`
 
 // claimManySQL claims many records by the index record_pkey, in their order:
 // two batches that take the same locks in opposite orders would deadlock. It
 // returns the rows it inserted, in that order, and last a row of NULLs that puts
-// lock_timeout back (see claimOneSQL).
+// lock_timeout back (see claimOneSQL). No fingerprint is an empty text: with
+// array_nulls off, NULL in an array is a word like any other.
 //
 //nolint:dupword // SQL repeats itself.
 const claimManySQL = `
 WITH wait AS MATERIALIZED (
-	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $5::text, true)
+	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $5::text, true)
 ), claimed AS (
 	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
-	SELECT c.scope, c.key, c.fingerprint, clock_timestamp() + c.micros * interval '1 microsecond'
-	FROM wait, unnest($1::text[], $2::text[], $3::bytea[], $4::bigint[]) AS c (scope, key, fingerprint, micros)
+	SELECT c.scope, c.key, NULLIF(c.fingerprint, '')::bytea, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (c.micros::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+	FROM wait, unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS c (scope, key, fingerprint, micros)
 	ORDER BY c.scope COLLATE "C", c.key COLLATE "C"
 	ON CONFLICT (scope, key) DO NOTHING
 	RETURNING scope, key
 )
 SELECT scope, key, NULL FROM claimed
 UNION ALL
-SELECT NULL, NULL, set_config('lock_timeout', (SELECT before FROM wait), true)`
+SELECT NULL, NULL, pg_catalog.set_config('lock_timeout', (SELECT before FROM wait), true)`
 
 // fingerprintsSQL reads what the winners of lost claims recorded, by the index
 // record_pkey. A statement of its own, after the claim: in READ COMMITTED it

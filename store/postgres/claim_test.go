@@ -23,7 +23,7 @@ func TestClaimsAreLockedInOneOrderAndEqualOnesOnce(t *testing.T) {
 	}
 	d := &Database[struct{}]{settings: settings{claimWait: time.Second}}
 	args := d.claim(set).args
-	want := []any{`{"a","a","b"}`, `{"10","2","1"}`, `{"\\x78",NULL,NULL}`, `{3600000000,3600000000,3600000000}`, "1000ms"}
+	want := []any{`{"a","a","b"}`, `{"10","2","1"}`, `{"\\x78","",""}`, `{3600000000,3600000000,3600000000}`, "1000ms"}
 	if !slices.Equal(args, want) {
 		t.Errorf("got  %v\nwant %v", args, want)
 	}

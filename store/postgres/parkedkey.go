@@ -16,7 +16,7 @@ import (
 // is one round trip.
 const lockKeysSQL = `
 WITH wait AS MATERIALIZED (
-	SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $4::text, true)
+	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $4::text, true)
 ), parked AS MATERIALIZED (
 	SELECT k.message_key
 	FROM wait, {schema}.parked_key k
@@ -26,13 +26,13 @@ WITH wait AS MATERIALIZED (
 )
 SELECT message_key, NULL FROM parked
 UNION ALL
-SELECT NULL, set_config('lock_timeout', (SELECT before FROM wait), true)`
+SELECT NULL, pg_catalog.set_config('lock_timeout', (SELECT before FROM wait), true)`
 
 // parkKeysSQL parks keys by the index parked_key_pkey. It waits while a redrive
 // that has freed one of them runs.
 const parkKeysSQL = `
 INSERT INTO {schema}.parked_key (consumer, topic, message_key)
-SELECT $1::text, $2::text, k.message_key FROM unnest($3::text[]) AS k (message_key)
+SELECT $1::text, $2::text, k.message_key FROM pg_catalog.unnest($3::text[]) AS k (message_key)
 ORDER BY k.message_key COLLATE "C"
 ON CONFLICT (consumer, topic, message_key) DO NOTHING`
 

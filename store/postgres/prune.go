@@ -8,7 +8,7 @@ import (
 
 // pruneLockSQL keeps other pruners away until the transaction ends. Session
 // locks would outlive it behind a PgBouncer.
-const pruneLockSQL = `SELECT pg_try_advisory_xact_lock($1::bigint)`
+const pruneLockSQL = `SELECT pg_catalog.pg_try_advisory_xact_lock($1::bigint)`
 
 // pruneRecordsSQL deletes the oldest expired records by the index
 // record_expires_at. clock_timestamp() stands in a subquery because an index
@@ -17,7 +17,7 @@ const pruneLockSQL = `SELECT pg_try_advisory_xact_lock($1::bigint)`
 const pruneRecordsSQL = `
 DELETE FROM {schema}.record WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {schema}.record
-	WHERE expires_at <= (SELECT clock_timestamp())
+	WHERE expires_at <= (SELECT pg_catalog.clock_timestamp())
 	ORDER BY expires_at LIMIT $1::bigint))`
 
 // pruneAttemptsSQL deletes the oldest expired counts by the index
@@ -25,7 +25,7 @@ DELETE FROM {schema}.record WHERE ctid = ANY (ARRAY(
 const pruneAttemptsSQL = `
 DELETE FROM {schema}.attempt WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {schema}.attempt
-	WHERE expires_at <= (SELECT clock_timestamp())
+	WHERE expires_at <= (SELECT pg_catalog.clock_timestamp())
 	ORDER BY expires_at LIMIT $1::bigint))`
 
 // Prune implements inbox.Store.

@@ -5,8 +5,8 @@ import "context"
 // setWaitSQL bounds the waits for locks from here on until the transaction ends,
 // and returns the bound before.
 const setWaitSQL = `
-WITH wait AS MATERIALIZED (SELECT current_setting('lock_timeout') AS before)
-SELECT before, set_config('lock_timeout', $1::text, true) FROM wait`
+WITH wait AS MATERIALIZED (SELECT pg_catalog.current_setting('lock_timeout') AS before)
+SELECT before, pg_catalog.set_config('lock_timeout', $1::text, true) FROM wait`
 
 func setWait(wait string, before *string) query {
 	return query{setWaitSQL, []any{wait}, func(row scanner) error {

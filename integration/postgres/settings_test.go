@@ -1,0 +1,78 @@
+package postgres_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/store/postgres"
+)
+
+// TestOperatorsOfTheDatabaseDoNotReplaceTheServers: with one for bigint and
+// interval, which the server itself lacks, records would expire at once.
+func TestOperatorsOfTheDatabaseDoNotReplaceTheServers(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	execute(t, admin, `
+		CREATE FUNCTION public.nothing(bigint, interval) RETURNS interval LANGUAGE sql AS $$ SELECT interval '0' $$;
+		CREATE FUNCTION public.nothing(numeric, integer) RETURNS numeric LANGUAGE sql AS $$ SELECT 0.0 $$;
+		CREATE FUNCTION public.unnest(text[]) RETURNS SETOF text LANGUAGE sql AS $$ SELECT 'no' $$;
+		CREATE OPERATOR public.* (LEFTARG = bigint, RIGHTARG = interval, FUNCTION = public.nothing);
+		CREATE OPERATOR public.* (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = public.nothing)`)
+	store := postgres.New(newPool(t, url))
+	verdictOf(t, store, "a")
+	if err := store.Atomic(t.Context(), claimsOf("b", "c"), effectOf("b")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.CountAttempt(t.Context(), scope, "d", "cause", retention); err != nil {
+		t.Fatal(err)
+	}
+	const kept = `SELECT count(*) FROM (SELECT expires_at FROM onceward.record UNION ALL SELECT expires_at FROM onceward.attempt) x
+		WHERE expires_at BETWEEN clock_timestamp() + make_interval(secs => $1::float8 - 60)
+		AND clock_timestamp() + make_interval(secs => $1::float8)`
+	if n := queryRow[int](t, admin, kept, retention.Seconds()); n != 4 {
+		t.Errorf("%d of 4 rows are kept for their retention", n)
+	}
+}
+
+func TestNoFingerprintIsNoneWithArrayNullsOff(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store := postgres.New(newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["array_nulls"] = "off" }))
+	claims := []idempotency.Claim{
+		{Scope: scope, Key: "none", Retention: time.Hour},
+		{Scope: scope, Key: "empty", Retention: time.Hour, Fingerprint: []byte{}},
+		{Scope: scope, Key: "some", Retention: time.Hour, Fingerprint: []byte{0, 0xff, '\\', '"'}},
+	}
+	if err := store.Atomic(t.Context(), claims, effectOf("a")); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"none": "NULL", "empty": `\x`, "some": `\x00ff5c22`} {
+		if got := queryRow[string](t, admin, `SELECT coalesce(fingerprint::text, 'NULL') FROM onceward.record WHERE key = $1`, key); got != want {
+			t.Errorf("the fingerprint of %s is %s, want %s", key, got, want)
+		}
+	}
+}
+
+// TestCheckTellsWhichRightIsMissing, also those that only a failed message needs.
+func TestCheckTellsWhichRightIsMissing(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store := postgres.New(newPool(t, url, one, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = "pg_monitor" }))
+	execute(t, admin, `GRANT USAGE ON SCHEMA onceward TO pg_monitor; GRANT SELECT ON onceward.migration TO pg_monitor;
+		GRANT SELECT, INSERT, DELETE ON onceward.record TO pg_monitor`)
+	for _, missing := range []string{"attempt", "dead_letter", "parked_key"} {
+		err := store.Check(t.Context())
+		wantIs(t, err, idempotency.ErrUnavailable)
+		if err == nil || !strings.Contains(err.Error(), "INSERT on "+missing) {
+			t.Errorf("got %v, want it to name %s", err, missing)
+		}
+		execute(t, admin, `GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.`+missing+` TO pg_monitor`)
+	}
+	if err := store.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
