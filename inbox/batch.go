@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -150,15 +151,17 @@ func (b *batch[Tx]) handle(ctx context.Context, tx Tx) error {
 
 func (b *batch[Tx]) handleBulk(ctx context.Context, tx Tx) error {
 	fresh := make([]Message, 0, len(b.messages)) // new each time: the handler may keep it
+	var first *Message
 	for i, d := range b.decisions {
 		if d.outcome == Processed {
-			fresh = append(fresh, b.messages[i])
+			first = cmp.Or(first, &b.messages[i])
+			fresh = append(fresh, cloneMessage(&b.messages[i]))
 		}
 	}
-	if len(fresh) == 0 {
+	if first == nil {
 		return nil
 	}
-	return b.in.callBulk(ctx, &b.transaction, tx, fresh)
+	return b.in.callBulk(ctx, &b.transaction, tx, first, fresh)
 }
 
 // unfit returns why a new message must not be handled, or "".
@@ -174,26 +177,28 @@ func (b *batch[Tx]) unfit(m *Message, parked parkedKeys) Reason {
 	return ""
 }
 
-// call runs the handler on one message.
+// call runs the handler on a copy of one message: what the handler makes of it must
+// not reach another run, the dead letter or the fingerprint.
 func (in *Inbox[Tx]) call(ctx context.Context, t *transaction, tx Tx, m *Message) (err error) {
 	if in.bulk != nil {
-		return in.callBulk(ctx, t, tx, []Message{*m})
+		return in.callBulk(ctx, t, tx, m, []Message{cloneMessage(m)})
 	}
 	if err := t.enter(m); err != nil {
 		return err
 	}
 	err = errGoexit
 	defer t.leave(&err)
-	return in.handler(ctx, tx, *m)
+	return in.handler(ctx, tx, cloneMessage(m))
 }
 
-func (in *Inbox[Tx]) callBulk(ctx context.Context, t *transaction, tx Tx, messages []Message) (err error) {
-	if err := t.enter(&messages[0]); err != nil {
+// callBulk runs the bulk handler on copies of messages, of which first is the first.
+func (in *Inbox[Tx]) callBulk(ctx context.Context, t *transaction, tx Tx, first *Message, copies []Message) (err error) {
+	if err := t.enter(first); err != nil {
 		return err
 	}
 	err = errGoexit
 	defer t.leave(&err)
-	return in.bulk(ctx, tx, messages)
+	return in.bulk(ctx, tx, copies)
 }
 
 // letter is the dead letter of a message.

@@ -52,6 +52,7 @@ func benchmarkProcess(b *testing.B, in *inbox.Inbox[*fakeTx], size int) {
 	ms := make([]inbox.Message, size)
 	for i := range ms {
 		ms[i] = message(strconv.Itoa(i))
+		ms[i].Key, ms[i].Payload = []byte("customer-1"), make([]byte, 1<<10)
 	}
 	for done := 0; done < b.N; done += size {
 		if _, err := in.Process(b.Context(), ms); err != nil {

@@ -11,6 +11,8 @@ import (
 // the claim: when it returns nil, both are committed together; when it returns an
 // error or panics, both are rolled back.
 //
+// Each call gets a copy of the message, which it may change.
+//
 // It must not commit or roll back tx, nor use it after returning; see the package
 // documentation for what becomes of its message otherwise. When ctx ends it should
 // return soon; see HandlerTimeout.

@@ -1,12 +1,15 @@
 package inbox
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Message is one message as its producer meant it, whichever broker carried it.
 //
-// Bytes are never reused after delivery: a handler may keep them. Nil and empty
-// are told apart in Key, Payload and header values (in Kafka a nil payload is a
-// tombstone).
+// A handler gets a copy of its own: it may keep and change Key, Payload and Headers,
+// as by decrypting in place. Nil and empty are told apart in Key, Payload and header
+// values (in Kafka a nil payload is a tombstone).
 type Message struct {
 	// ID is the producer's identity of the message, equal on every redelivery.
 	// Empty means that none was found; see Identity for where adapters look.
@@ -31,6 +34,30 @@ type Message struct {
 	// Position is where the broker holds this delivery, for logs, dead letters
 	// and PositionID: "topic/partition/offset" in Kafka.
 	Position string
+}
+
+// cloneMessage returns a copy that shares no bytes with m. The bytes are one allocation
+// for each message and not for a batch: one that is kept keeps no others.
+func cloneMessage(m *Message) Message {
+	size := len(m.Key) + len(m.Payload)
+	for _, h := range m.Headers {
+		size += len(h.Value)
+	}
+	room := make([]byte, 0, size)
+	keep := func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		start := len(room)
+		room = append(room, b...)
+		return room[start:len(room):len(room)] // an append to it can't reach the next
+	}
+	c := *m
+	c.Key, c.Payload, c.Headers = keep(m.Key), keep(m.Payload), slices.Clone(m.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Value = keep(c.Headers[i].Value)
+	}
+	return c
 }
 
 // Header is one header of a message. Names may repeat, order is kept.

@@ -44,7 +44,7 @@ type Identity struct {
 
 	// Missing gives an ID to a message that has none, such as PositionID or a
 	// function of the payload. It must return the same ID on every redelivery,
-	// so never a random one. Nil, or an empty result: the message is set aside
+	// so never a random one, and leave what the message holds as it is. Nil, or an empty result: the message is set aside
 	// with ReasonMissingID.
 	Missing func(Message) string
 }
