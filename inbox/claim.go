@@ -14,6 +14,7 @@ import (
 // equal for different consumers, sources or kinds:
 //
 //	billing/orders             messages of source "orders", by ID
+//	billing/ce:/shop           those of CloudEvents source "/shop"
 //	billing:missing_id/orders  deliveries without ID, by position and content
 //	billing:id_reused/orders   reused IDs, by ID and payload
 //	billing:unfinished/orders  messages recorded but not handled, by ID

@@ -172,7 +172,7 @@ func ExampleIdentity() {
 		fmt.Println(m.ID, "of", m.Source)
 	}
 	// Output:
-	// A-1 of /shop
+	// A-1 of ce:/shop
 	// 7f0c of orders
 	// orders/3/1042 of orders
 }

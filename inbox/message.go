@@ -15,8 +15,10 @@ type Message struct {
 	// Empty means that none was found; see Identity for where adapters look.
 	ID string
 
-	// Source is what ID is unique within: the topic or queue, or the
-	// CloudEvents source where the message has one.
+	// Source is what ID is unique within: the topic or queue, or "ce:" and the
+	// CloudEvents source where the message has one. Resolve marks it so, and puts
+	// "topic:" before a topic whose own name begins with "ce:" or "topic:": what a
+	// producer writes into a header is never equal to a topic.
 	Source string
 
 	// Topic is the topic or queue the message was read from.

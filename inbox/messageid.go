@@ -10,8 +10,8 @@ const HeaderID = "onceward-id"
 //
 //  1. the header "onceward-id", set by Onceward's publishers;
 //  2. the Headers listed here: what is named beats what is guessed;
-//  3. CloudEvents: "ce_id", whose Source becomes "ce_source" (in AMQP also
-//     "cloudEvents:id" and "cloudEvents_id");
+//  3. CloudEvents: "ce_id", whose Source becomes "ce:" and "ce_source" (in AMQP
+//     also "cloudEvents:id" and "cloudEvents_id");
 //  4. the broker's own property: AMQP message_id, SQS deduplication id;
 //  5. the header "id" of Debezium's outbox event router;
 //  6. what Missing returns.
@@ -55,9 +55,20 @@ type Identity struct {
 // messages look like duplicates.
 func PositionID(m Message) string { return m.Position }
 
-// Resolve sets m.ID, and m.Source for CloudEvents with a source. native is the
-// broker's own message id, empty if there is none.
+// Marks of sources, which make them injective: a CloudEvents source is written by
+// the producer and may well be a topic's name.
+const (
+	markCloudEvents = "ce:"
+	markTopic       = "topic:"
+)
+
+// Resolve sets m.ID and, where Message.Source says so, changes m.Source, which the
+// adapter has set to the topic or queue. It is called once a delivery. native is
+// the broker's own message id, empty if there is none.
 func (identity Identity) Resolve(m *Message, native string) {
+	if strings.HasPrefix(m.Source, markCloudEvents) || strings.HasPrefix(m.Source, markTopic) {
+		m.Source = markTopic + m.Source
+	}
 	if m.ID = headerText(m.Headers, HeaderID); m.ID != "" {
 		return
 	}
@@ -74,7 +85,7 @@ func (identity Identity) Resolve(m *Message, native string) {
 	} {
 		if m.ID = headerText(m.Headers, names.id); m.ID != "" {
 			if source := headerText(m.Headers, names.source); source != "" {
-				m.Source = source
+				m.Source = markCloudEvents + source
 			}
 			return
 		}

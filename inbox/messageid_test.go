@@ -28,10 +28,10 @@ func TestMessageIDIsTheFirstThatIsPresent(t *testing.T) {
 		{header("id", "debezium"), "", "debezium", "orders"},
 		{header("unrelated", "y"), "native", "native", "orders"},
 		{header("cloudEvents_source", "/amqp"), "", "native", "orders"},
-		{header("cloudEvents_id", "amqp-new"), "", "amqp-new", "/amqp"},
+		{header("cloudEvents_id", "amqp-new"), "", "amqp-new", "ce:/amqp"},
 		{header("cloudEvents:id", "amqp-old"), "", "amqp-old", "orders"},
 		{header("ce_id", "kafka"), "", "kafka", "orders"},
-		{header("ce_source", "/shop"), "", "kafka", "/shop"},
+		{header("ce_source", "/shop"), "", "kafka", "ce:/shop"},
 		{header("MessageId", "masstransit"), "", "masstransit", "orders"},
 		{header("_watermill_message_uuid", "watermill"), "", "watermill", "orders"},
 		{header("onceward-id", "ours"), "", "ours", "orders"},
@@ -104,5 +104,27 @@ func TestMissingDerivesAnIDFromTheMessage(t *testing.T) {
 	inbox.Identity{Missing: func(m inbox.Message) string { return "derived from " + string(m.Payload) }}.Resolve(&m, "")
 	if m.ID != "derived from payload of " {
 		t.Errorf("ID is %q", m.ID)
+	}
+}
+
+// A CloudEvents source is the producer's word: it must not be equal to any topic.
+func TestSourcesOfCloudEventsAndTopicsAreNeverEqual(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	resolved := func(topic, source string) inbox.Message {
+		m := inbox.Message{Source: topic, Topic: topic, Position: topic + "/0/0", Headers: []inbox.Header{header("ce_id", "1")}}
+		if source != "" {
+			m.Headers = append(m.Headers, header("ce_source", source))
+		}
+		inbox.Identity{}.Resolve(&m, "")
+		return m
+	}
+	names := []string{"payments", "ce:payments", "topic:payments", "topic:ce:payments", "ce:ce:payments", "topic:topic:payments"}
+	for _, name := range names {
+		f.wantOutcomes(f.process(resolved("audit", name)), "processed")
+		f.wantOutcomes(f.process(resolved(name, "")), "processed")
+	}
+	for _, name := range names {
+		f.wantOutcomes(f.process(resolved("elsewhere", name), resolved(name, "")), "duplicate, duplicate")
 	}
 }
