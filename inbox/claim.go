@@ -18,6 +18,7 @@ import (
 //	billing:missing_id/orders  deliveries without ID, by position and content
 //	billing:id_reused/orders   reused IDs, by ID and payload
 //	billing:unfinished/orders  messages recorded but not handled, by ID
+//	billing:rewritten/orders   letters a redrive wrote again, by ID and old number
 func (in *Inbox[Tx]) scope(source string) string { return in.consumer + "/" + source }
 
 // fillClaims sets the claim of each message.
@@ -40,7 +41,7 @@ func (in *Inbox[Tx]) fillClaims(claims []idempotency.Claim, messages []Message) 
 // delivery, so that a redelivery adds no second dead letter.
 func (in *Inbox[Tx]) claim(m *Message) idempotency.Claim {
 	if m.ID == "" {
-		return in.asideClaim(ReasonMissingID, m, deliveryKey(m))
+		return in.asideClaim(string(ReasonMissingID), m, deliveryKey(m))
 	}
 	return in.claimIn(in.scope(m.Source), m)
 }
@@ -53,10 +54,11 @@ func (in *Inbox[Tx]) claimIn(scope string, m *Message) idempotency.Claim {
 	return claim
 }
 
-// asideClaim is a claim under which a message is set aside.
-func (in *Inbox[Tx]) asideClaim(reason Reason, m *Message, key string) idempotency.Claim {
+// asideClaim is a claim under which a message is set aside, in the scope of a kind
+// of its own.
+func (in *Inbox[Tx]) asideClaim(kind string, m *Message, key string) idempotency.Claim {
 	return idempotency.Claim{
-		Scope:     in.consumer + ":" + string(reason) + "/" + m.Source,
+		Scope:     in.consumer + ":" + kind + "/" + m.Source,
 		Key:       key,
 		Retention: in.lifetime(m),
 	}

@@ -218,7 +218,7 @@ func (in *Inbox[Tx]) setAside(ctx context.Context, message *Message, result *Res
 	start := time.Now()
 	claims := []idempotency.Claim{in.claim(message)}
 	if reason == ReasonIDReused {
-		claims[0] = in.asideClaim(reason, message, reusedKey(message))
+		claims[0] = in.asideClaim(string(reason), message, reusedKey(message))
 	}
 	letters := []DeadLetter{in.letter(message, reason, cause, attempts)}
 	var verdict idempotency.Verdict

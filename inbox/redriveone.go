@@ -118,7 +118,7 @@ func (in *Inbox[Tx]) redriveFailed(ctx context.Context, listed *DeadLetter, try 
 // rewrite writes a letter again under a new number, which makes it the last of its key.
 func (in *Inbox[Tx]) rewrite(ctx context.Context, letter DeadLetter, cause error) error {
 	m := &letter.Message
-	claims := []idempotency.Claim{in.asideClaim(ReasonUnfinished, m, in.claim(m).Key+"#"+strconv.FormatInt(letter.Number, 10))}
+	claims := []idempotency.Claim{in.asideClaim("rewritten", m, in.claim(m).Key+"#"+strconv.FormatInt(letter.Number, 10))}
 	again := in.letter(m, ReasonUnfinished, fmt.Errorf("%w: %w", errUnfinished, cause), letter.Attempts+1)
 	again.ParksKey = letter.ParksKey
 	err := in.retryConflicts(ctx, func() error {

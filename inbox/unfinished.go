@@ -164,7 +164,7 @@ func (in *Inbox[Tx]) settleUnfinished(ctx context.Context, message *Message, res
 	own := in.claim(message)
 	cause = fmt.Errorf("%w: %w", errUnfinished, cause)
 	letters := []DeadLetter{in.letter(message, ReasonUnfinished, cause, 1)}
-	claims := []idempotency.Claim{own, in.asideClaim(ReasonUnfinished, message, own.Key)}
+	claims := []idempotency.Claim{own, in.asideClaim(string(ReasonUnfinished), message, own.Key)}
 	var aside idempotency.Verdict
 	err = in.retryConflicts(ctx, func() error {
 		return in.store.Atomic(ctx, claims, func(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error {

@@ -285,6 +285,18 @@ func TestRedriveThatCommitsAndFailsKeepsTheLetter(t *testing.T) {
 	}
 }
 
+// An ID may look like anything, also like how a letter is known that is written again.
+func TestLetterIsWrittenAgainWhateverIDsAreUnfinished(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	f.dead(message("x")) // letter 1
+	f.commitsAt("x#1", func() error { return errHandler })
+	f.wantOutcomes(f.process(message("x#1")), "parked")
+	f.commitsAt("x", func() error { return errHandler })
+	f.redrive(inbox.Filter{MessageID: "x"}, inbox.RedriveResult{Selected: 1, Failed: 1})
+	f.wantLetters("x#1 unfinished", "x unfinished")
+}
+
 func TestLetterThatIsWrittenAgainHoldsUpItsKeyAsBefore(t *testing.T) {
 	t.Parallel()
 	f := setup(t, inbox.ParkKey())
