@@ -59,6 +59,14 @@ var (
 	errBehind    = errors.New("an earlier message with the same key is set aside")
 )
 
+// cause is why a message is set aside, nil if it isn't.
+func (d decision) cause(m *Message) error {
+	if d.reason == ReasonMissingID && m.noID != nil {
+		return m.noID
+	}
+	return d.reason.err()
+}
+
 func (r Reason) err() error {
 	switch r {
 	case ReasonMissingID:
@@ -127,7 +135,7 @@ func (b *batch[Tx]) decide(ctx context.Context, tx Tx, verdicts []idempotency.Ve
 			continue
 		}
 		b.decisions[i] = decision{Parked, reason}
-		letters = append(letters, b.in.letter(m, reason, reason.err(), 0))
+		letters = append(letters, b.in.letter(m, reason, b.decisions[i].cause(m), 0))
 		parked.add(m)
 	}
 	return letters, nil

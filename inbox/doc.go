@@ -50,6 +50,7 @@
 //	commit outcome unknown                    no        Process returns the error; the record decides
 //	ctx of Process ended                      no        Process returns the error
 //	message has no ID                         –         Parked, missing_id
+//	  or Identity.Missing panics              –         as without; the letter says why
 //	message is older than Retention           –         Parked, too_old, unless it is a Duplicate
 //	ID known with another payload             –         Parked, id_reused (FingerprintPayload)
 //	key waits behind a dead letter            –         Parked, behind (ParkKey)

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,15 +63,19 @@ func (e *retryAfterError) Error() string { return e.err.Error() }
 func (e *retryAfterError) Unwrap() error { return e.err }
 
 // PanicError is the failure of a handler that panicked, or returned an error whose
-// methods panic, as those of a nil pointer do.
+// methods panic, as those of a nil pointer do; or of Identity.Missing.
 type PanicError struct {
 	// Value is what it panicked with.
 	Value any
 	// Stack is the stack of the panicking goroutine.
 	Stack []byte
+
+	who string // "": the handler
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("handler panicked: %v", e.Value) }
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("%s panicked: %v", cmp.Or(e.who, "handler"), e.Value)
+}
 
 // Unwrap returns Value if it is an error.
 func (e *PanicError) Unwrap() error {

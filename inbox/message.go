@@ -36,6 +36,10 @@ type Message struct {
 	// Position is where the broker holds this delivery, for logs, dead letters
 	// and PositionID: "topic/partition/offset" in Kafka.
 	Position string
+
+	// noID is why ID is empty, if there is more to say than that: Identity.Missing
+	// panicked.
+	noID error
 }
 
 // cloneMessage returns a copy that shares no bytes with m. The bytes are one allocation

@@ -1,6 +1,10 @@
 package inbox
 
-import "strings"
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+)
 
 // HeaderID is the header in which Onceward's own publishers put the ID.
 const HeaderID = "onceward-id"
@@ -44,8 +48,8 @@ type Identity struct {
 
 	// Missing gives an ID to a message that has none, such as PositionID or a
 	// function of the payload. It must return the same ID on every redelivery,
-	// so never a random one, and leave what the message holds as it is. Nil, or an empty result: the message is set aside
-	// with ReasonMissingID.
+	// so never a random one, and leave what the message holds as it is. Nil, an empty result or a panic: the message is set
+	// aside with ReasonMissingID.
 	Missing func(Message) string
 }
 
@@ -97,8 +101,20 @@ func (identity Identity) Resolve(m *Message, native string) {
 		return
 	}
 	if identity.Missing != nil {
-		m.ID = identity.Missing(*m)
+		m.ID, m.noID = identity.derive(*m)
 	}
+}
+
+// derive calls Missing, which is the user's: one message that it panics for must
+// not stop all others.
+func (identity Identity) derive(m Message) (id string, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			panicked := &PanicError{Value: value, Stack: debug.Stack(), who: "Identity.Missing"}
+			id, err = "", fmt.Errorf("%w: %w", errMissingID, panicked)
+		}
+	}()
+	return identity.Missing(m), nil
 }
 
 // headerText returns the first value that is not empty of the header with

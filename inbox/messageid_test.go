@@ -1,6 +1,8 @@
 package inbox_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/onceward/onceward/inbox"
@@ -126,5 +128,28 @@ func TestSourcesOfCloudEventsAndTopicsAreNeverEqual(t *testing.T) {
 	}
 	for _, name := range names {
 		f.wantOutcomes(f.process(resolved("elsewhere", name), resolved(name, "")), "duplicate, duplicate")
+	}
+}
+
+func TestMissingThatPanicsSetsItsMessageAsideWithThePanic(t *testing.T) {
+	t.Parallel()
+	f := setup(t, inbox.Batch(2))
+	identity := inbox.Identity{Missing: func(m inbox.Message) string { return string(m.Payload[:7]) }}
+	ms := []inbox.Message{{Source: "orders", Payload: []byte("short")}, {Source: "orders", Payload: []byte("number 7")}}
+	for i := range ms {
+		identity.Resolve(&ms[i], "")
+	}
+	results := f.process(ms...)
+	f.wantOutcomes(results, "parked, processed")
+	f.wantEffects("number ")
+	f.wantLetters(" missing_id")
+	if _, ok := errors.AsType[*inbox.PanicError](results[0].Err); !ok {
+		t.Errorf("error is %v", results[0].Err)
+	}
+	if text := f.store.letters[0].Error; !strings.Contains(text, "Identity.Missing panicked: runtime error: slice bounds out of range") {
+		t.Errorf("the letter's error is %q", text)
+	}
+	if log := f.logs.String(); !strings.Contains(log, "TestMissingThatPanics") {
+		t.Errorf("no stack in the log: %s", log)
 	}
 }

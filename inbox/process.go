@@ -160,7 +160,7 @@ func (in *Inbox[Tx]) attempt(ctx context.Context, r *runner, messages []Message,
 	}
 	took := time.Since(start)
 	for i, d := range b.decisions {
-		results[i] = Result{Outcome: d.outcome, Err: d.reason.err()}
+		results[i] = Result{Outcome: d.outcome, Err: d.cause(&messages[i])}
 		in.reportDecision(ctx, &messages[i], d, took)
 	}
 	return nil

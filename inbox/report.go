@@ -27,7 +27,7 @@ func (in *Inbox[Tx]) reportDecision(ctx context.Context, m *Message, d decision,
 		in.counters.count(kind, "", 1)
 		return
 	}
-	in.report(ctx, Event{Kind: kind, Message: *m, Count: 1, Reason: d.reason, Duration: took, Err: d.reason.err()})
+	in.report(ctx, Event{Kind: kind, Message: *m, Count: 1, Reason: d.reason, Duration: took, Err: d.cause(m)})
 }
 
 // report counts an event, passes it to the hook and logs it. It adds consumer
