@@ -132,10 +132,24 @@ func decodeHeaders(list string) ([]inbox.Header, error) {
 	return headers, nil
 }
 
-// timestamp is a time in a column; the zero time is NULL.
+// timestamp is a time in a column; the zero time is NULL. A producer's clock can
+// say anything: what no calendar shows is moved to the nearest year that one does.
 func timestamp(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return t.UnixMicro()
+	return shown(t).UnixMicro()
+}
+
+// shown keeps a time within the years 1 to 9999. Microseconds reach further, but
+// not as far as a time.Time.
+func shown(t time.Time) time.Time {
+	t = t.UTC()
+	switch {
+	case t.Year() < 1:
+		return time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	case t.Year() > 9999:
+		return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	}
+	return t
 }

@@ -109,5 +109,5 @@ func roundedUp(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return t.Add(time.Microsecond - time.Nanosecond).UnixMicro()
+	return shown(t).Add(time.Microsecond - time.Nanosecond).UnixMicro()
 }
