@@ -50,11 +50,17 @@
 //	the work ended the transaction              idempotency.ErrTransactionEnded   the next claim tells
 //	the tables are missing or of another age    idempotency.ErrNotMigrated        nothing was done
 //	the context ended                           its error                         rolled back
+//	a goroutine of the work is still at it      says so                           rolled back
 //	anything else                               the work's error                  rolled back
 //
-// SQLite can end a transaction by itself, for instance in a statement with ON
-// CONFLICT ROLLBACK. Work that ignores the error of such a statement and goes on
-// writes outside of any transaction; it is told by ErrTransactionEnded. Work that
-// sends COMMIT and then BEGIN as statements cannot be told from work that did
-// neither.
+// SQLite can end a transaction by itself, in a write that is interrupted by its
+// context or in a statement with OR ROLLBACK. Work that ignores the error of such
+// a statement and goes on, or sends COMMIT and goes on, writes nothing more: all
+// commits after the end are refused (SQLITE_CONSTRAINT_COMMITHOOK). It is told by
+// ErrTransactionEnded.
+//
+// Work that returns while a goroutine of its own still runs a statement is rolled
+// back, and Atomic returns after a second. The statement cannot be interrupted but
+// by its own context: until it ends, the file has its writer, and others get
+// ErrInProgress.
 package sqlite

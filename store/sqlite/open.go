@@ -35,6 +35,7 @@ type Store struct {
 	// commits/s with one connection, 178 to 424 with eight; three runs each,
 	// two busy cores.
 	writer *sql.DB
+	guard  *guard
 
 	// db is for everything else: reads, and the application's own work.
 	db *sql.DB
@@ -101,9 +102,10 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 
 	dsn := cfg.dsn(path)
 	s := &Store{path: path, claimWait: cfg.claimWait}
-	if s.writer, err = sql.Open("sqlite", dsn); err != nil {
+	if s.guard, err = newGuard(dsn); err != nil {
 		return nil, fmt.Errorf("sqlite: open %s: %w", path, err)
 	}
+	s.writer = sql.OpenDB(s.guard)
 	if s.db, err = sql.Open("sqlite", dsn); err != nil {
 		return nil, errors.Join(fmt.Errorf("sqlite: open %s: %w", path, err), s.writer.Close())
 	}

@@ -18,6 +18,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(childPath); path != "" {
 		beTheOtherProcess(path)
 	}
+	registerRunning()
 	os.Exit(m.Run())
 }
 

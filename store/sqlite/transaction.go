@@ -14,41 +14,104 @@ import (
 // transact runs work in a write transaction and commits it if work returns nil.
 // Errors of work come back as they are; those of the transaction are classified.
 func (s *Store) transact(ctx context.Context, work func(ctx context.Context, tx *sql.Tx) error) error {
-	tx, release, err := s.begin(ctx)
+	t, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer release()
-
-	// Whoever is first rolls back, and sees whether work had ended the
-	// transaction before. That a panic or runtime.Goexit leaves this function
-	// waits for the rollback, so that the claim is free then.
-	rollback := sync.OnceValue(tx.Rollback)
-	defer func() { _ = rollback() }()
-	unwatch := context.AfterFunc(ctx, func() { _ = rollback() })
+	// That a panic or runtime.Goexit leaves this function waits for the
+	// rollback, so that the claim is free then.
+	defer func() { _ = t.rollback() }()
+	unwatch := context.AfterFunc(ctx, func() { _ = t.rollback() })
 	defer unwatch()
 
-	if err := work(ctx, tx); err != nil {
-		return workFailed(ctx, err, rollback())
+	if err := work(ctx, t.tx); err != nil {
+		return workFailed(ctx, err, t.rollback())
 	}
-	if !unwatch() {
-		return contextEnded(ctx, rollback())
+	idle := t.isIdle()
+	switch {
+	case !unwatch():
+		return contextEnded(ctx, t.rollback())
+	case !idle:
+		return errStillUsed
+	case t.guarded.ended.Load():
+		return fmt.Errorf("sqlite: commit: %w", idempotency.ErrTransactionEnded)
 	}
-	if err := tx.Commit(); err != nil {
+	if err := t.tx.Commit(); err != nil {
 		return commitFailed(err)
 	}
 	return nil
 }
 
+// returnPatience bounds how long a statement may still run, in a goroutine of the
+// work's, when the work has returned.
+const returnPatience = time.Second
+
+var errStillUsed = errors.New("sqlite: rolled back: the work returned while one of its goroutines still used the transaction: wait for it " +
+	"(the claim is free, and others can write, when its statement has ended)")
+
+// transaction is the writer's connection for as long as one call needs it.
+type transaction struct {
+	tx      *sql.Tx
+	conn    *sql.Conn
+	guarded *guarded
+	// rollback gives back the connection as well, and goes without effect on
+	// what was committed. Whoever is first sees whether work had ended the
+	// transaction before.
+	rollback func() error
+}
+
+// isIdle waits for a statement that still runs, but not for long. The driver
+// offers no way to interrupt one whose context lives.
+func (t *transaction) isIdle() bool {
+	free := make(chan error, 1)
+	go func() { free <- t.conn.Raw(func(any) error { return nil }) }() // Ends with the statement.
+	_, ok := await(free)
+	return ok
+}
+
+// end rolls back and gives back the connection, when a statement that still runs
+// has ended. It does not wait for one for long.
+func (t *transaction) end(release func()) error {
+	done := make(chan error, 1)
+	go func() { // Ends with the statement.
+		ended := t.guarded.ended.Load()
+		err := t.tx.Rollback()
+		if err == nil && ended {
+			err = sql.ErrTxDone // It was another one, begun by the work.
+		}
+		release()
+		done <- err
+	}()
+	if err, ok := await(done); ok {
+		return err
+	}
+	return errStillUsed
+}
+
+func await(result <-chan error) (err error, ok bool) { //nolint:revive,staticcheck // The error is what was awaited.
+	patience := time.NewTimer(returnPatience)
+	defer patience.Stop()
+	select {
+	case err := <-result:
+		return err, true
+	case <-patience.C:
+		return nil, false
+	}
+}
+
 // begin takes the write lock. The wait for it, first for this process's
 // connection and then for other processes, ends with ctx or the claim wait. The
-// transaction lives until release is called: ctx would have database/sql roll it
+// transaction lives until it is rolled back: ctx would have database/sql roll it
 // back without a word about what became of it.
-func (s *Store) begin(ctx context.Context) (tx *sql.Tx, release func(), err error) {
+func (s *Store) begin(ctx context.Context) (*transaction, error) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unwatch := context.AfterFunc(ctx, cancel)
 	patience := time.AfterFunc(s.claimWait, cancel)
-	tx, err = s.writer.BeginTx(own, nil)
+	t := &transaction{}
+	var err error
+	if t.conn, err = s.writer.Conn(own); err == nil {
+		t.tx, err = t.conn.BeginTx(own, nil)
+	}
 	late := !patience.Stop()
 	ended := !unwatch()
 	switch {
@@ -59,13 +122,24 @@ func (s *Store) begin(ctx context.Context) (tx *sql.Tx, release func(), err erro
 	case err != nil:
 		err = failed("begin", err)
 	default:
-		return tx, cancel, nil
+		t.guarded = s.guard.watch()
+		t.rollback = sync.OnceValue(func() error {
+			return t.end(func() {
+				s.guard.unwatch(t.guarded)
+				cancel()
+				_ = t.conn.Close()
+			})
+		})
+		return t, nil
 	}
-	if tx != nil {
-		_ = tx.Rollback()
+	if t.tx != nil {
+		_ = t.tx.Rollback()
 	}
 	cancel()
-	return nil, nil, err
+	if t.conn != nil {
+		_ = t.conn.Close()
+	}
+	return nil, err
 }
 
 // workFailed adds to work's error what the rollback showed.
@@ -78,6 +152,8 @@ func workFailed(ctx context.Context, err, rollback error) error {
 			return err
 		}
 		return fmt.Errorf("%w: %w", idempotency.ErrUnavailable, err)
+	case errors.Is(rollback, errStillUsed) && ctx.Err() == nil:
+		return fmt.Errorf("%w: %w", errStillUsed, err)
 	case isEnded(rollback):
 		return fmt.Errorf("sqlite: %w, which then failed: %w", idempotency.ErrTransactionEnded, err)
 	case ctx.Err() != nil && !errors.Is(err, ctx.Err()):
