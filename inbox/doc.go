@@ -104,8 +104,10 @@
 // future, for as long again as that is away. A message older than Retention,
 // by its own timestamp and the clock of this process, is not run: its record may
 // have expired. The day between is for clocks, which may be wrong by less than that.
-// Messages without a timestamp can't be judged and are run. Maintain prunes what
-// expired, in batches, one process at a time.
+// Messages without a timestamp can't be judged: they are run, and once more if they
+// are delivered again after Retention. A dead letter that waits longer than its record
+// lives may have been sent and handled again meanwhile; see [Inbox.Redrive]. Maintain
+// prunes what expired, in batches, one process at a time.
 //
 // # What is guaranteed, and what is not
 //

@@ -75,6 +75,12 @@ func (in *Inbox[Tx]) DeadLetters(ctx context.Context, filter Filter) ([]DeadLett
 // finds m.ID empty. Look at them first. With ParkKey, what waits behind one is
 // Blocked until it is redriven or discarded.
 //
+// A letter may wait longer than Retention, its record does not: if the producer may
+// have sent the ID again after that, it was handled as new, and a redrive handles it
+// once more. Nor does a redrive leave a record by which a later copy would be a
+// duplicate. Discard such a letter if its message came again; Filter.Before selects
+// by age.
+//
 // The handler's timeout applies to each call; MaxAttempts and Retention do not.
 func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (RedriveResult, error) {
 	var result RedriveResult
