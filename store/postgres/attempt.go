@@ -11,7 +11,8 @@ import (
 // and was not pruned yet starts again.
 const countAttemptSQL = `
 INSERT INTO {schema}.attempt AS a (scope, key, attempts, error, expires_at)
-VALUES ($1::text, $2::text, 1, $3::text, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($4::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond'))
+VALUES ($1::text, $2::text, 1, $3::text,
+	pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($4::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond'))
 ON CONFLICT (scope, key) DO UPDATE SET
 	attempts   = CASE WHEN a.expires_at <= pg_catalog.clock_timestamp() THEN 1 ELSE a.attempts + 1 END,
 	first_at   = CASE WHEN a.expires_at <= pg_catalog.clock_timestamp() THEN pg_catalog.clock_timestamp() ELSE a.first_at END,

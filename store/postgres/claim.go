@@ -29,7 +29,9 @@ WITH wait AS MATERIALIZED (
 	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $5::text, true)
 ), claimed AS (
 	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
-	SELECT $1::text, $2::text, $3::bytea, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($4::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond') FROM wait
+	SELECT $1::text, $2::text, $3::bytea,
+		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($4::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+	FROM wait
 	ON CONFLICT (scope, key) DO NOTHING
 	RETURNING 1
 )
@@ -47,7 +49,8 @@ WITH wait AS MATERIALIZED (
 	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $5::text, true)
 ), claimed AS (
 	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
-	SELECT c.scope, c.key, NULLIF(c.fingerprint, '')::bytea, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (c.micros::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+	SELECT c.scope, c.key, NULLIF(c.fingerprint, '')::bytea,
+		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (c.micros::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
 	FROM wait, unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS c (scope, key, fingerprint, micros)
 	ORDER BY c.scope COLLATE "C", c.key COLLATE "C"
 	ON CONFLICT (scope, key) DO NOTHING

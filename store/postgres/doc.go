@@ -21,6 +21,7 @@
 //
 //	what happens                                 found by                       error                what is known
 //	server away, full, starting, read-only       dial, 08, 53, 57P, 25006       ErrUnavailable       nothing was done
+//	wrong user, password or database             28, 3D000                      ErrUnavailable       nothing was done
 //	not migrated                                 42P01, 42703, 3F000            ErrNotMigrated       nothing was done
 //	claim held for longer than the claim wait    55P03                          ErrInProgress        nothing was done
 //	deadlock, serialization failure              40P01, 40001                   ErrConflict          rolled back
@@ -30,9 +31,12 @@
 //	work returns an error                        -                              that error           rolled back
 //	work panics                                  -                              the panic goes on    rolled back
 //	connection lost during the work              closed connection              ErrUnavailable       rolled back by the server
+//	a context of the work's own ends             closed connection              says so              rolled back by the server
+//	a server goes, is full or read-only meanwhile 57P, 53100, 53300, 25006       ErrUnavailable       rolled back
 //	ctx ends before the commit                   AfterFunc closes the socket    ctx's error          rolled back by the server
 //	work swallowed a failed statement            transaction status E           says so              rolled back
 //	work left rows open, or a goroutine at it    connection busy                says so              rolled back
+//	work called Rollback of the lent pgx.Tx      the call                       says so              rolled back
 //	work sent COMMIT or ROLLBACK                 transaction status I           ErrTransactionEnded  the record knows
 //	constraint deferred to the commit fails      SQLSTATE of COMMIT             that error           rolled back
 //	connection lost or deadline during COMMIT    no answer, 08, 57P             ErrCommitUnknown     the record knows
@@ -41,15 +45,26 @@
 // The lent pgx.Tx cannot be committed or rolled back by the work, and is closed
 // once the work has returned. A *sql.Tx can, and both can by an SQL statement:
 // that is found when the work has returned, and told even if it returned an error
-// or its context ended as well. Not found is a COMMIT after which the work begins
-// another transaction, except in one Exec of the lent pgx.Tx.
+// or its context ended as well. A COMMIT after which the work begins another
+// transaction is found in a statement of the lent pgx.Tx, which refuses all after
+// it, and nowhere else: not on the connection beneath, nor in the midst of several
+// statements in one string. Rollback of the lent pgx.Tx fails, and what follows is
+// not committed even if the work returns nil; a deferred one after Commit is ignored.
+//
+// pgx closes the connection when the context of a statement ends. That is the work's
+// failure and spends an attempt, whatever it makes of the error; an outage spends
+// none. The lent pgx.Tx sees the context of each statement. Of a *sql.Tx, of
+// pgx.Tx.Conn and of large objects nobody sees it: there the loss is the work's if
+// the server answers at once and has been up since before the transaction began, so
+// that a connection cut by the network spends an attempt as well.
 //
 // With database/sql three things depend on the driver. With pgx's stdlib they are
 // as above. With others, COMMIT sent as a statement is seen only if the driver
 // looks at the server's answer (lib/pq does: ErrCommitUnknown), and only if the
 // work returned nil; an end of ctx hides that the work had ended its transaction;
-// a statement of the work that does not heed its context delays the rollback
-// until it ends.
+// a statement of the work that does not heed its context, or that a goroutine of
+// it still runs when it has returned, delays the rollback until it ends. (With
+// pgx such a goroutine is cut off, after a second with database/sql.)
 //
 // # Waiting
 //

@@ -185,7 +185,7 @@ func (l *lentTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	}
 	defer l.use.stop()
 	l.use.ended = endsTransaction(sql)
-	rows, err := l.tx.Query(ctx, sql, args...) //nolint:sqlclosecheck // The caller closes them.
+	rows, err := l.tx.Query(ctx, sql, args...)
 	l.use.note(ctx, err)
 	return &lentRows{rows, ctx, l.use}, err
 }

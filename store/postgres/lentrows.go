@@ -61,7 +61,7 @@ func (r *lentResults) Exec() (pgconn.CommandTag, error) {
 }
 
 func (r *lentResults) Query() (pgx.Rows, error) {
-	rows, err := r.BatchResults.Query() //nolint:sqlclosecheck // The caller closes them.
+	rows, err := r.BatchResults.Query()
 	r.use.note(r.ctx, err)
 	return &lentRows{rows, r.ctx, r.use}, err
 }

@@ -82,7 +82,8 @@ func parks(l inbox.DeadLetter) bool { return l.ParksKey && l.Message.Key != nil 
 // the connection's settings.
 const (
 	briefColumns = `number, topic, source, message_id, reason, error, attempts, message_key, position,
-	(extract(epoch FROM message_time) OPERATOR(pg_catalog.*) 1000000)::bigint, parks_key, (extract(epoch FROM created_at) OPERATOR(pg_catalog.*) 1000000)::bigint, raw::text`
+	(extract(epoch FROM message_time) OPERATOR(pg_catalog.*) 1000000)::bigint, parks_key,
+	(extract(epoch FROM created_at) OPERATOR(pg_catalog.*) 1000000)::bigint, raw::text`
 	letterColumns = briefColumns + `, payload, headers::text`
 )
 

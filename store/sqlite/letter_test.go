@@ -13,8 +13,8 @@ import (
 func TestTimesOfALetterStayWithinTheCalendar(t *testing.T) {
 	t.Parallel()
 	store := newDatabase(t).open(t, time.Minute)
-	letter := inbox.DeadLetter{Consumer: "billing", Reason: inbox.ReasonPermanent, Message: inbox.Message{ID: "a", Source: "s", Topic: "s",
-		Time: time.UnixMilli(1 << 62)}}
+	sent := inbox.Message{ID: "a", Source: "s", Topic: "s", Time: time.UnixMilli(1 << 62)}
+	letter := inbox.DeadLetter{Consumer: "billing", Reason: inbox.ReasonPermanent, Message: sent}
 	err := store.Atomic(t.Context(), nil, func(ctx context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
 		return store.AddDeadLetters(ctx, tx, []inbox.DeadLetter{letter})
 	})

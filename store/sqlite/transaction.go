@@ -65,7 +65,7 @@ type transaction struct {
 func (t *transaction) isIdle() bool {
 	free := make(chan error, 1)
 	go func() { free <- t.conn.Raw(func(any) error { return nil }) }() // Ends with the statement.
-	_, ok := await(free)
+	ok, _ := await(free)
 	return ok
 }
 
@@ -82,20 +82,21 @@ func (t *transaction) end(release func()) error {
 		release()
 		done <- err
 	}()
-	if err, ok := await(done); ok {
+	if ok, err := await(done); ok {
 		return err
 	}
 	return errStillUsed
 }
 
-func await(result <-chan error) (err error, ok bool) { //nolint:revive,staticcheck // The error is what was awaited.
+// await returns ok if there was a result in time.
+func await(result <-chan error) (ok bool, err error) {
 	patience := time.NewTimer(returnPatience)
 	defer patience.Stop()
 	select {
 	case err := <-result:
-		return err, true
+		return true, err
 	case <-patience.C:
-		return nil, false
+		return false, nil
 	}
 }
 
