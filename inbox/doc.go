@@ -79,7 +79,8 @@
 // records of all messages of its [Batch], also of those whose handlers then fail
 // or never run; the next claims call them duplicates. The inbox remembers which
 // had not succeeded and sets them aside as unfinished, and reports the mistake as
-// EventFailed. This memory is in the process: if it dies between the handler's
+// EventFailed. The dead letters of the batch were written before its handlers ran, so
+// they are committed as well. This memory is in the process: if it dies between the handler's
 // commit and the next claim, or another process is delivered the message first,
 // the duplicate is believed and the message lost. The store tells the inbox of an
 // ended transaction; see its documentation for what it cannot see. What handlers
