@@ -199,7 +199,7 @@ func TestGoroutineLeftOnASQLTransactionEndsSoon(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- store.Atomic(context.Background(), nil, func(_ context.Context, tx *sql.Tx, _ []idempotency.Verdict) error {
-				go func() { _, _ = tx.ExecContext(context.Background(), `SELECT pg_sleep(600)`) }()
+				go func() { _, _ = tx.ExecContext(context.Background(), `SELECT pg_sleep(600)`) }() //nolint:gosec // Deaf to ctx: that is the test.
 				eventually(t, "the statement of the goroutine", func() bool {
 					return queryRow[int](t, admin, `SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)'
 						AND state = 'active' AND datname = current_database()`) == 1

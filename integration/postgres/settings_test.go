@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/idempotency"
@@ -74,5 +75,29 @@ func TestCheckTellsWhichRightIsMissing(t *testing.T) {
 	}
 	if err := store.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWrongDatabaseLeadsWithTheCure(t *testing.T) {
+	t.Parallel()
+	url, _ := newDatabase(t)
+	wrong := newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.Database = "nowhere" })
+	err := postgres.New(wrong).Check(t.Context())
+	wantIs(t, err, idempotency.ErrUnavailable)
+	if err == nil || !strings.HasPrefix(err.Error(), "postgres: mend user, password or database in the connection URL") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestStatementAfterASwallowedOneSaysWhatWentBefore(t *testing.T) {
+	t.Parallel()
+	url, _ := newDatabase(t)
+	err := postgres.New(newPool(t, url)).Atomic(t.Context(), nil, effectOf("a", func(tx pgx.Tx) error {
+		_, _ = tx.Exec(t.Context(), `SELECT 1/0`)
+		_, err := tx.Exec(t.Context(), `SELECT 1`)
+		return err
+	}))
+	if err == nil || !strings.Contains(err.Error(), "an earlier statement of the handler failed and its error was not returned") {
+		t.Errorf("got %v", err)
 	}
 }

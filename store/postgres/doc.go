@@ -32,9 +32,9 @@
 //	work panics                                  -                              the panic goes on    rolled back
 //	connection lost during the work              closed connection              ErrUnavailable       rolled back by the server
 //	a context of the work's own ends             closed connection              says so              rolled back by the server
-//	a server goes, is full or read-only meanwhile 57P, 53100, 53300, 25006       ErrUnavailable       rolled back
 //	ctx ends before the commit                   AfterFunc closes the socket    ctx's error          rolled back by the server
 //	work swallowed a failed statement            transaction status E           says so              rolled back
+//	server goes, full, read-only in the work     57P, 53100, 53300, 25006       ErrUnavailable       rolled back
 //	work left rows open, or a goroutine at it    connection busy                says so              rolled back
 //	work called Rollback of the lent pgx.Tx      the call                       says so              rolled back
 //	work sent COMMIT or ROLLBACK                 transaction status I           ErrTransactionEnded  the record knows

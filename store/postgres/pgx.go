@@ -174,7 +174,10 @@ func (t *pgxTransaction) failure(err error) error {
 		// Nothing of the connection may be looked at while another
 		// goroutine uses it.
 		t.sever()
-		return err
+		if t.ctx.Err() != nil {
+			return endedError(t.ctx, err)
+		}
+		return fmt.Errorf("%w: %w", errStillUsed, err)
 	}
 	switch {
 	case t.endedByWork():
