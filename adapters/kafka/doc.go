@@ -88,8 +88,9 @@
 // BufferBytes bounds what is fetched and not handled. A record larger than
 // that still comes through, alone. Keys, payloads and header values are never
 // reused, and not copied either: they lie in the array that the fetch was
-// received in, or that their batch was decompressed into. A handler that keeps
-// a payload keeps that array, usually up to FetchMaxBytes: copy what is kept.
+// received in, or that their batch was decompressed into. The handler of an
+// Inbox gets a copy of its own; another Processor that keeps a payload keeps
+// that array, usually up to FetchMaxBytes.
 //
 // # Limits
 //
