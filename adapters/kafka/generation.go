@@ -52,9 +52,10 @@ func (c *consumer) newGeneration(member *kafka.Generation) *generation {
 	for _, assigned := range member.Assignments {
 		count += len(assigned)
 	}
-	// A partition holds up to three fetches: in the lanes, waiting for them,
-	// and being decoded.
-	limit := min(c.config.FetchMaxBytes, max(c.config.BufferBytes/max(3*count, 1), minFetchBytes))
+	// A partition holds one fetch in its lanes, one before them, and with
+	// several lanes one in their room.
+	held := (2 + c.config.laneRoom()) * count
+	limit := min(c.config.FetchMaxBytes, max(c.config.BufferBytes/max(held, 1), minFetchBytes))
 	for topic, assigned := range member.Assignments {
 		for _, a := range assigned {
 			g.partitions = append(g.partitions, g.newPartition(topic, a, limit))
@@ -76,14 +77,8 @@ func (g *generation) newPartition(topic string, a kafka.PartitionAssignment, lim
 			limit: limit, ask: limit,
 		},
 	}
-	// With several lanes each has room for one piece more, so that a slow key
-	// does not stop the others at once.
-	room := 0
-	if c.KeyParallelism > 1 {
-		room = 1
-	}
 	for i := range c.KeyParallelism {
-		p.lanes = append(p.lanes, &lane{partition: p, number: i, pieces: make(chan []inbox.Message, room), call: firstCall})
+		p.lanes = append(p.lanes, &lane{partition: p, number: i, pieces: make(chan []inbox.Message, c.laneRoom()), call: firstCall})
 	}
 	return p
 }

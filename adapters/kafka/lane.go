@@ -34,6 +34,15 @@ type lane struct {
 	paused time.Time
 }
 
+// laneRoom is for how many pieces a lane has room. With several lanes each has
+// it for one more, so that a slow key does not stop the others at once.
+func (c ConsumerConfig) laneRoom() int {
+	if c.KeyParallelism > 1 {
+		return 1
+	}
+	return 0
+}
+
 // run handles pieces until reading ends. handling is the context of the
 // handlers, which outlives reading by the drain.
 func (l *lane) run(reading, handling context.Context) {

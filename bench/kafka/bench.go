@@ -22,7 +22,7 @@ import (
 const (
 	readOurs      = "our consumer without work"
 	readTheirs    = "kafka.Reader without work"
-	readSame      = "kafka.Reader fetching 1 MiB as we do"
+	readSame      = "kafka.Reader fetching 2 MiB as we ask"
 	inboxOurs     = "our consumer with the inbox"
 	inboxTheirs   = "kafka.Reader by hand"
 	inboxInterval = "kafka.Reader by hand with CommitInterval"

@@ -18,7 +18,7 @@ const (
 	// times what our consumer asks for by default, and ten times the memory.
 	readerMaxBytes = 10 << 20
 	// sameMaxBytes is what our consumer asks for by default.
-	sameMaxBytes = 1 << 20
+	sameMaxBytes = 2 << 20
 	// readerMaxWait is our default too; Close waits for it at the topic's end.
 	readerMaxWait = 500 * time.Millisecond
 	// readerQueue: 100 is the default, 10,000 is slower again.

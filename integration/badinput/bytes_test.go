@@ -140,7 +140,7 @@ func TestHostileBytesAreSetAsideAndRedriven(t *testing.T) {
 	}
 }
 
-// big is far beyond every default: the fetch's 1 MiB, the buffer's 16 MiB.
+// big is far beyond every default: the fetch's 2 MiB.
 func big() message {
 	payload := bytes.Repeat([]byte("0123456789abcdef"), 20<<20/16)
 	payload[len(payload)-1] = 0
