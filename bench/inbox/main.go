@@ -28,8 +28,8 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.IntVar(&s.rounds, "rounds", 9, "rounds of each contest, after one to warm up")
-	flag.DurationVar(&s.roundTime, "round", 300*time.Millisecond, "how long one side works in one round")
+	flag.IntVar(&s.rounds, "rounds", 10, "rounds of each contest, after one to warm up")
+	flag.DurationVar(&s.roundTime, "round", 400*time.Millisecond, "how long one side works in one round")
 	flag.IntVar(&s.records, "records", 0, "records in both tables when a contest begins")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of all sides to this file")
 	flag.Parse()

@@ -22,10 +22,11 @@ import (
 const (
 	readOurs      = "our consumer without work"
 	readTheirs    = "kafka.Reader without work"
-	readSame      = "kafka.Reader fetching 2 MiB as we ask"
+	readSame      = "kafka.Reader with our size of a fetch"
 	inboxOurs     = "our consumer with the inbox"
 	inboxTheirs   = "kafka.Reader by hand"
 	inboxInterval = "kafka.Reader by hand with CommitInterval"
+	inboxBatch    = "kafka.Reader by hand in batches of 100"
 )
 
 const (
@@ -33,8 +34,11 @@ const (
 	readLimit = 10 * time.Second
 	// handleLimit is how long a side handles messages in a round; the topic is
 	// longer than that.
-	handleLimit = 2 * time.Second
+	handleLimit = 3 * time.Second
 )
+
+// batchSize is how many messages at most share a transaction, ours and by hand.
+const batchSize = 100
 
 var effects = tables.EffectsOf("orders")
 
@@ -62,18 +66,19 @@ func (b *bench) reading() []contest.Side {
 }
 
 func (b *bench) handling() []contest.Side {
-	byHand := func(interval time.Duration) func(context.Context, string, *lap) error {
+	byHand := func(interval time.Duration, batch int) func(context.Context, string, *lap) error {
 		return func(ctx context.Context, group string, l *lap) error {
 			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Effects: effects}
-			return handleWithReader(ctx, b.addr, b.topic, group, interval, in, l)
+			return handleWithReader(ctx, b.addr, b.topic, group, interval, batch, in, l)
 		}
 	}
 	return []contest.Side{
 		b.withEffects(b.side(inboxOurs, handleLimit, func(ctx context.Context, group string, l *lap) error {
 			return consume(ctx, b.addr, b.topic, group, newInbox(b.pool, group), l)
 		})),
-		b.withEffects(b.side(inboxTheirs, handleLimit, byHand(0))),
-		b.withEffects(b.side(inboxInterval, handleLimit, byHand(readerCommitInterval))),
+		b.withEffects(b.side(inboxTheirs, handleLimit, byHand(0, 1))),
+		b.withEffects(b.side(inboxInterval, handleLimit, byHand(readerCommitInterval, 1))),
+		b.withEffects(b.side(inboxBatch, handleLimit, byHand(0, batchSize))),
 	}
 }
 
@@ -81,7 +86,7 @@ func newInbox(pool *pgxpool.Pool, consumer string) *inbox.Inbox[pgx.Tx] {
 	return inbox.New(postgres.New(pool), consumer, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		_, err := tx.Exec(ctx, effects.Insert, m.ID, int64(len(m.Payload)))
 		return err
-	}, inbox.Batch(100))
+	}, inbox.Batch(batchSize))
 }
 
 // side makes a contestant of a consumer. Afterwards its group must have
