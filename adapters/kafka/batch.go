@@ -145,7 +145,7 @@ func (b *batch) next(log *cursor, r *record) error {
 	r.key = c.nullable()
 	r.value = c.nullable()
 	r.headers = int(c.varint())
-	if r.headers < 0 || r.headers > c.left() {
+	if r.headers < 0 || r.headers > c.left()/2 {
 		return errShort
 	}
 	r.more = c

@@ -50,6 +50,32 @@ var errCorrupt = errors.New("a batch can't be decoded")
 // returns no messages and next = offset. Errors are kafka.Error where the broker
 // answered with one, errCorrupt, or of the network.
 func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
+	a, err := f.request(ctx, offset)
+	for err == nil && a.throttle > 0 {
+		if !sleep(ctx, a.throttle) {
+			return fetched{}, ctx.Err()
+		}
+		a, err = f.request(ctx, offset)
+	}
+	if err != nil {
+		return fetched{}, err
+	}
+	switch code := kafka.Error(a.code); code {
+	case 0:
+	case kafka.InvalidMessage, kafka.UnsupportedCompressionType:
+		return fetched{}, fmt.Errorf("%w: %w", errCorrupt, code)
+	default:
+		return fetched{}, code
+	}
+	out, err := f.decode(a, offset)
+	if err == nil {
+		f.adapt(out.bytes)
+	}
+	return out, err
+}
+
+// request asks once. The answer may be that the client is over its quota.
+func (f *fetcher) request(ctx context.Context, offset int64) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout+f.maxWait)
 	defer cancel()
 
@@ -76,21 +102,9 @@ func (f *fetcher) fetch(ctx context.Context, offset int64) (fetched, error) {
 		}},
 	}})
 	if err != nil {
-		return fetched{}, err
+		return nil, err
 	}
-	a := response.(*answer)
-	switch code := kafka.Error(a.code); code {
-	case 0:
-	case kafka.InvalidMessage, kafka.UnsupportedCompressionType:
-		return fetched{}, fmt.Errorf("%w: %w", errCorrupt, code)
-	default:
-		return fetched{}, code
-	}
-	out, err := f.decode(a, offset)
-	if err == nil {
-		f.adapt(out.bytes)
-	}
-	return out, err
+	return response.(*answer), nil
 }
 
 // decode reads the records of an answer, from the given offset on. What stands
@@ -135,7 +149,6 @@ func (f *fetcher) admit(a *answer, from int64, out *fetched) (int, error) {
 			return count, err
 		}
 		log = rest
-		out.next = max(out.next, b.last+1)
 		drop := aborted.batch(b.last, b.producer)
 		switch {
 		case b.attributes.Control():
@@ -152,6 +165,7 @@ func (f *fetcher) admit(a *answer, from int64, out *fetched) (int, error) {
 			f.batches = append(f.batches, b)
 			count += b.count
 		}
+		out.next = max(out.next, b.last+1) // not past a control batch that can't be read
 	}
 	if out.next == from {
 		out.next++ // batches, and none of them reaches from: don't ask for them for ever

@@ -135,6 +135,7 @@ func (g *generation) run(stop, lease context.Context) {
 // session is lost before; then it cancels the handlers, and after abandonAfter
 // it gives up on them.
 func (g *generation) drain(ctx context.Context, idle <-chan struct{}, cancel context.CancelCauseFunc) {
+	end := time.Now().Add(g.config.DrainTimeout)
 	limit := time.NewTimer(g.config.DrainTimeout)
 	defer limit.Stop()
 	var cause error
@@ -149,8 +150,13 @@ func (g *generation) drain(ctx context.Context, idle <-chan struct{}, cancel con
 				cause = errLeaseLost
 			} else {
 				// The coordinator can't be reached. It gives the partitions
-				// away a SessionTimeout after it last heard from us.
-				limit.Reset(min(g.config.SessionTimeout, g.config.DrainTimeout) / 2)
+				// away a SessionTimeout after it last heard from us. That is
+				// told again and again, and may only bring the end nearer.
+				sooner := time.Now().Add(min(g.config.SessionTimeout, g.config.DrainTimeout) / 2)
+				if sooner.Before(end) {
+					end = sooner
+					limit.Reset(time.Until(end))
+				}
 			}
 		}
 	}

@@ -64,19 +64,20 @@ func (l *lane) handle(reading, handling context.Context, messages []inbox.Messag
 		call := messages[:min(l.call, len(messages))]
 		started := time.Now()
 		results, err := l.partition.processor.Process(handling, call)
-		l.resize(len(call), time.Since(started))
+		took := time.Since(started)
 
 		settled := 0
 		for settled < min(len(results), len(call)) && results[settled].Settled() {
 			settled++
 		}
+		l.resize(len(call), settled, took)
 		l.partition.settle(l.number, settled)
 		messages = messages[settled:]
 
 		switch {
 		case handling.Err() != nil:
 			return
-		case settled == len(call) && err == nil:
+		case settled == len(call): // with nothing left, an error will come again
 			outage.reset()
 			l.resume(handling)
 		case err == nil && settled < len(results) && results[settled].Outcome == inbox.Failed:
@@ -99,11 +100,13 @@ func (l *lane) handle(reading, handling context.Context, messages []inbox.Messag
 	}
 }
 
-func (l *lane) resize(called int, took time.Duration) {
+// resize adapts the next call. One that failed, such as in an outage, was quick
+// for another reason than that its messages are.
+func (l *lane) resize(called, settled int, took time.Duration) {
 	switch {
 	case took > slowCall:
 		l.call = max(called/2, 1)
-	case took < fastCall && called == l.call:
+	case took < fastCall && called == l.call && settled == called:
 		l.call = min(l.call*2, maxCall)
 	}
 }

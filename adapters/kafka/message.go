@@ -28,6 +28,8 @@ type messages struct {
 const (
 	// maxNames bounds the header names that are remembered.
 	maxNames = 256
+	// maxHeaderRoom bounds how many headers are allocated for ahead.
+	maxHeaderRoom = 4096
 	// maxRoom bounds what is allocated on the word of a batch's header.
 	maxRoom = 1 << 17
 )
@@ -83,7 +85,9 @@ func (m *messages) readHeaders(r *record) ([]inbox.Header, error) {
 		return nil, nil
 	}
 	if cap(m.headers)-len(m.headers) < r.headers {
-		m.headers = make([]inbox.Header, 0, max(r.headers*min(cap(m.out)-len(m.out), 1000), r.headers))
+		// For the records to come as well, if they are like this one; one with
+		// thousands of headers says nothing about them.
+		m.headers = make([]inbox.Header, 0, max(min(r.headers*(cap(m.out)-len(m.out)), maxHeaderRoom), r.headers))
 	}
 	first := len(m.headers)
 	for range r.headers {

@@ -161,8 +161,10 @@ func (p *partition) relocate(ctx context.Context, offset int64, retry *retrying)
 		p.mark.reset(first)
 		p.commits.notify()
 		return first
-	case offset > last && retry.wait.failures > 1:
-		// Looked at more than once: a new leader may lag behind for a moment.
+	case offset > last && retry.looksBeyond() && p.mark.unsettled() == 0:
+		// Looked at more than once: a new leader may lag behind for a moment. And
+		// not before the lanes are empty: the watermark counts on offsets that
+		// ascend, and would pass what is handed out next.
 		// What the log holds now may never have been handled, and what was is
 		// recognised: so everything is read again, but for a group that asked
 		// not to read what came before it.

@@ -148,6 +148,14 @@ func (p *partition) settle(lane, n int) {
 type retrying struct {
 	partition *partition
 	wait      backoff
+	corrupt   bool // said in this row
+	beyond    int  // looks at a log that ends before our offset
+}
+
+// looksBeyond counts a look, and says whether there were enough of them.
+func (r *retrying) looksBeyond() bool {
+	r.beyond++
+	return r.beyond > 2
 }
 
 func (r *retrying) failed(ctx context.Context, offset int64, err error) bool {
@@ -156,17 +164,21 @@ func (r *retrying) failed(ctx context.Context, offset int64, err error) bool {
 	}
 	p := r.partition
 	p.setLog(func(l *logState) { l.err = err })
-	if r.wait.failures == 0 {
-		kind := EventRetry
-		if errors.Is(err, errCorrupt) {
-			kind = EventCorrupt
-		}
+	// A corrupt batch is said even if the row began with another failure: that
+	// one heals by itself, this one does not.
+	kind, say := EventRetry, r.wait.failures == 0
+	if errors.Is(err, errCorrupt) {
+		kind, say = EventCorrupt, !r.corrupt
+		r.corrupt = true
+	}
+	if say {
 		p.events.report(ctx, inbox.Event{Kind: kind, Count: 1, Err: err, Message: at(p.topic, p.id, offset)})
 	}
 	return r.wait.wait(ctx)
 }
 
 func (r *retrying) succeeded(ctx context.Context, offset int64) {
+	r.corrupt, r.beyond = false, 0
 	if r.wait.failures == 0 {
 		return
 	}

@@ -45,7 +45,8 @@ func (w *watermark) settle(lane, n int) {
 	w.pending[lane] = w.pending[lane][n:]
 }
 
-// reset moves the place to read from, in either direction.
+// reset moves the place to read from, in either direction; back only while no lane
+// has anything pending, since offsets must ascend.
 func (w *watermark) reset(next int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/fetch"
@@ -28,6 +29,8 @@ const (
 	// maxAnswer refuses an answer that can only be nonsense, before its memory
 	// is allocated.
 	maxAnswer = 1 << 30
+	// maxThrottle bounds how long a broker's word about a quota is taken for.
+	maxThrottle = time.Minute
 )
 
 // Prepare is called by kafka-go with the version it negotiated.
@@ -66,7 +69,8 @@ var (
 
 // answer is what a broker said about one partition.
 type answer struct {
-	code                int16 // error
+	code                int16         // error
+	throttle            time.Duration // positive: nothing was read, ask again after it
 	highWater, stable   int64
 	abortedTransactions []fetch.ResponseTransaction
 	records             []byte
@@ -79,7 +83,9 @@ func parseAnswer(body []byte, version int16) (*answer, error) {
 	if id := c.int32(); id != correlationID {
 		return nil, fmt.Errorf("%w: an answer to request %d", errCorrupt, id)
 	}
-	c.int32() // throttle time: the broker has already waited
+	// Since Kafka 2.0 a broker answers a client that is over its quota at once,
+	// with nothing, and expects it to wait that long.
+	throttle := time.Duration(c.int32()) * time.Millisecond
 	a := &answer{}
 	if version >= 7 {
 		a.code = c.int16()
@@ -88,7 +94,11 @@ func parseAnswer(body []byte, version int16) (*answer, error) {
 	if a.code != 0 {
 		return a, c.err
 	}
-	if topics := c.int32(); topics != 1 {
+	topics := c.int32()
+	if topics == 0 && throttle > 0 && c.err == nil {
+		return &answer{throttle: min(throttle, maxThrottle)}, nil
+	}
+	if topics != 1 {
 		return nil, fmt.Errorf("%w: an answer for %d topics", errCorrupt, topics)
 	}
 	c.bytes(int(c.int16())) // topic
