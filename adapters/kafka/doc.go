@@ -94,7 +94,9 @@
 //
 // # Limits
 //
-// Kafka 1.0 to 4.x. No static membership, no cooperative rebalancing, no
+// Kafka 1.0 to 4.x. Compressed sets in the formats before 0.11, if compaction has
+// thinned them, are numbered by kafka-go's decoder, which assumes no gaps:
+// rewrite such old topics first. No static membership, no cooperative rebalancing, no
 // KIP-848 groups: kafka-go has none, so a rebalance stops the group for as
 // long as its slowest member drains. A group can't be shared with other clients
 // (Java, librdkafka, franz-go, kafka-go's Reader): the broker refuses whichever

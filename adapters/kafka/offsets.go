@@ -149,6 +149,13 @@ func (p *partition) start(ctx context.Context) (int64, error) {
 // in its log. Both ways are reported: neither is harmless.
 func (p *partition) relocate(ctx context.Context, offset int64, retry *retrying) int64 {
 	first, last, err := p.offsets.bounds(ctx, p.topic, p.id, ReadUncommitted)
+	// Where to go on behind the log's end. What the log holds now may never have
+	// been handled, and what was is recognised: so everything is read again,
+	// but for a group that asked not to read what came before it.
+	back := first
+	if p.offsets.startAt == StartLast {
+		back = last
+	}
 	switch {
 	case err != nil:
 		retry.failed(ctx, offset, err)
@@ -161,24 +168,14 @@ func (p *partition) relocate(ctx context.Context, offset int64, retry *retrying)
 		p.mark.reset(first)
 		p.commits.notify()
 		return first
-	case offset > last && retry.looksBeyond() && p.mark.unsettled() == 0:
-		// Looked at more than once: a new leader may lag behind for a moment. And
-		// not before the lanes are empty: the watermark counts on offsets that
-		// ascend, and would pass what is handed out next.
-		// What the log holds now may never have been handled, and what was is
-		// recognised: so everything is read again, but for a group that asked
-		// not to read what came before it.
-		next := first
-		if p.offsets.startAt == StartLast {
-			next = last
-		}
+	case offset > last && retry.looksBeyond() && p.mark.rewind(back):
+		// Looked at more than once: a new leader may lag behind for a moment.
 		p.events.report(ctx, inbox.Event{
 			Kind: EventOffsetReset, Count: int(offset - last), Message: at(p.topic, p.id, offset),
-			Err: fmt.Errorf("the log ends at %d: it was truncated, or the topic was made again; reading goes on at %d", last, next),
+			Err: fmt.Errorf("the log ends at %d: it was truncated, or the topic was made again; reading goes on at %d", last, back),
 		})
-		p.mark.reset(next)
 		p.commits.notify()
-		return next
+		return back
 	default:
 		retry.failed(ctx, offset, kafka.OffsetOutOfRange)
 		return offset

@@ -45,13 +45,28 @@ func (w *watermark) settle(lane, n int) {
 	w.pending[lane] = w.pending[lane][n:]
 }
 
-// reset moves the place to read from, in either direction; back only while no lane
-// has anything pending, since offsets must ascend.
+// reset moves the place to read from forward.
 func (w *watermark) reset(next int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.handed = next
 	w.resets++
+}
+
+// rewind moves it in either direction, once no lane has anything pending; until
+// then it returns false. Pending offsets must ascend: behind a higher one that
+// is left over, the watermark would pass what is handed out next.
+func (w *watermark) rewind(next int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.pending {
+		if len(p) > 0 {
+			return false
+		}
+	}
+	w.handed = next
+	w.resets++
+	return true
 }
 
 // position returns the watermark, and how often it was reset.

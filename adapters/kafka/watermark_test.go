@@ -65,13 +65,24 @@ func TestK2WatermarkNeverPassesAnUnsettledOffset(t *testing.T) {
 	}
 }
 
-// K8: a reset may go back, and counts, so that the committer commits it although it is lower.
-func TestK8ResetMayGoBack(t *testing.T) {
+// K8, K2: the position goes back only when nothing is pending: behind a higher offset that is left over, the watermark
+// would pass what is read again. It counts, so that the committer commits it although it is lower.
+func TestK8RewindWaitsForWhatIsPending(t *testing.T) {
 	t.Parallel()
-	w := newWatermark(1)
-	w.hand(nil, 1000)
-	w.reset(5)
-	if position, resets := w.position(); position != 5 || resets != 1 {
+	w := newWatermark(2)
+	w.hand([][]int64{nil, {500, 501}}, 502)
+	if w.rewind(0) {
+		t.Fatal("rewound behind pending offsets")
+	}
+	if position, resets := w.position(); position != 500 || resets != 0 {
 		t.Errorf("position %d after %d resets", position, resets)
+	}
+	w.settle(1, 2)
+	if !w.rewind(0) {
+		t.Fatal("nothing is pending, and it does not rewind")
+	}
+	w.hand([][]int64{{0}, {1}}, 2)
+	if position, resets := w.position(); position != 0 || resets != 1 {
+		t.Errorf("position %d after %d resets, while 0 is not settled", position, resets)
 	}
 }
