@@ -34,7 +34,7 @@ const (
 // When ctx ends, Consume stops fetching, lets handlers finish for DrainTimeout,
 // commits, leaves the group and returns nil. It returns an error only if
 // handlers ignored their cancelled context and were left behind. It never takes
-// longer than DrainTimeout and 30 seconds for it.
+// longer than DrainTimeout and 40 seconds for it.
 func Consume(ctx context.Context, config ConsumerConfig, processor inbox.Processor) (err error) {
 	if processor == nil {
 		return errors.New("kafka: processor is nil: pass an *inbox.Inbox")

@@ -45,7 +45,7 @@ func (w *watermark) settle(lane, n int) {
 	w.pending[lane] = w.pending[lane][n:]
 }
 
-// reset moves the place to read from forward.
+// reset moves the place to read from forward, past what the log has lost.
 func (w *watermark) reset(next int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
