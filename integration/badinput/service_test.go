@@ -174,26 +174,36 @@ func id(s string) []byte { return []byte(s) }
 func (s *service) send(messages ...message) {
 	s.t.Helper()
 	for _, m := range messages {
-		record := kafka.Record{Headers: slices.Clone(m.headers)}
-		if m.key != nil {
-			record.Key = kafka.NewBytes(m.key)
-		}
-		if m.payload != nil {
-			record.Value = kafka.NewBytes(m.payload)
-		}
-		if m.id != nil {
-			record.Headers = append(record.Headers, kafka.Header{Key: inbox.HeaderID, Value: m.id})
-		}
-		response, err := s.client.Produce(s.t.Context(), &kafka.ProduceRequest{
-			Topic: s.topic, Partition: 0, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(record),
+		// A topic made a moment ago may not be served yet. Nothing was written then.
+		var err error
+		s.await("the broker serves "+s.topic, func() bool {
+			err = s.produce(m)
+			return !errors.Is(err, kafka.UnknownTopicOrPartition)
 		})
-		if err == nil {
-			err = response.Error
-		}
 		if err != nil {
 			s.t.Fatalf("send: %v", err)
 		}
 	}
+}
+
+func (s *service) produce(m message) error {
+	record := kafka.Record{Headers: slices.Clone(m.headers)}
+	if m.key != nil {
+		record.Key = kafka.NewBytes(m.key)
+	}
+	if m.payload != nil {
+		record.Value = kafka.NewBytes(m.payload)
+	}
+	if m.id != nil {
+		record.Headers = append(record.Headers, kafka.Header{Key: inbox.HeaderID, Value: m.id})
+	}
+	response, err := s.client.Produce(s.t.Context(), &kafka.ProduceRequest{
+		Topic: s.topic, Partition: 0, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(record),
+	})
+	if err != nil {
+		return err
+	}
+	return response.Error
 }
 
 // effects counts the rows of one id.

@@ -140,14 +140,7 @@ func open(t *testing.T, url string) *sql.DB {
 // produceTwice makes the service's topic with one partition and sends every order twice.
 func produceTwice(ctx context.Context, t *testing.T, address string, orders int) {
 	t.Helper()
-	conn, err := kafka.DialContext(ctx, "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.CreateTopics(kafka.TopicConfig{Topic: "orders", NumPartitions: 1, ReplicationFactor: 1}); err != nil {
-		t.Fatal(err)
-	}
+	stack.CreateTopic(t, address, "orders", 1)
 	writer := &kafka.Writer{Addr: kafka.TCP(address), Topic: "orders", RequiredAcks: kafka.RequireAll, BatchTimeout: 5 * time.Millisecond}
 	defer writer.Close()
 	var messages []kafka.Message

@@ -18,6 +18,13 @@ const topicDeadline = 30 * time.Second
 func Topic(t testing.TB, addr string, partitions int, configs ...string) string {
 	t.Helper()
 	name := uniqueName(t, 120)
+	CreateTopic(t, addr, name, partitions, configs...)
+	return name
+}
+
+// CreateTopic is Topic for a program that has chosen the name itself. On a broker that others share it may be taken.
+func CreateTopic(t testing.TB, addr, name string, partitions int, configs ...string) {
+	t.Helper()
 	// The default of the broker: one copy on a single node, what its owner wants on a cluster of ONCEWARD_TEST_KAFKA.
 	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: -1}
 	for _, c := range configs {
@@ -43,7 +50,6 @@ func Topic(t testing.TB, addr string, partitions int, configs ...string) string 
 	if err := poll(ctx, func(ctx context.Context) error { return topicServes(ctx, addr, name, partitions) }); err != nil {
 		t.Fatalf("stack: topic %s: %v", name, err)
 	}
-	return name
 }
 
 // topicServes asks the leaders themselves: metadata names a leader a moment before it serves. Each try uses a client of
