@@ -1,0 +1,192 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Store is what an Outbox and its relays need from a database, over its
+// transaction type. Package store/storetest holds the conformance suite that every Store
+// passes. Errors are, or wrap, the sentinels of package idempotency
+// (ErrUnavailable, ErrNotMigrated, …) and of this package.
+type Store[Tx any] interface {
+	RelayStore
+
+	// Append writes events to the log in tx, in their order and in one
+	// statement, and raises Appended. The messages are valid. If tx has ended,
+	// the error says so; the cause is the driver's.
+	Append(ctx context.Context, tx Tx, messages []Message) error
+}
+
+// RelayStore is the part of a Store that relays use. Each method is one short
+// transaction of its own; none is open between calls.
+type RelayStore interface {
+	OperatorStore
+
+	// Check returns nil if the store answers and its schema is current.
+	Check(ctx context.Context) error
+
+	// Appended is raised by Append and may be raised by whoever knows more.
+	Appended() *Signal
+
+	// Register creates the relay and its lanes if there is no such relay, else
+	// compares the settings with those recorded: ErrSettings names what
+	// differs. It also refuses a log that cannot be read in order (ErrLog), and
+	// adopts one that was restored into another cluster.
+	Register(ctx context.Context, r Registration) error
+
+	// Lease prolongs the instance's lease and takes free lanes for it, up to
+	// its share: lanes without an owner, and those whose owner's lease is over.
+	// A lane that is taken gets the next epoch. ErrNoRelay: it was removed.
+	Lease(ctx context.Context, relay, instance string, lease time.Duration) (Lease, error)
+
+	// Leave ends the instance's lease and frees its lanes.
+	Leave(ctx context.Context, relay, instance string) error
+
+	// Held returns what is set aside in the lanes and has a say in what may be
+	// published: Retrying and Skipped events, and one for each key that has
+	// Retrying, Behind or Dead ones. Attempts and Error may be left out.
+	Held(ctx context.Context, relay string, lanes []int) ([]Aside, error)
+
+	// Read returns the next events of the lanes, all of which stand at Position.
+	Read(ctx context.Context, r ReadRequest) (Chunk, error)
+
+	// Due returns events of the lanes that are Delayed or Retrying and due,
+	// oldest due first. Behind a Retrying one come those that are Behind it, in
+	// order.
+	Due(ctx context.Context, relay string, lanes []int, limit, maxBytes int) (Due, error)
+
+	// Settle saves what was done, in one transaction. Of a lane whose epoch is
+	// not the recorded one nothing is saved: it is lost.
+	Settle(ctx context.Context, s Settlement) (Settled, error)
+
+	// PruneLog deletes at most limit events that every relay has passed, that
+	// none has set aside, and that are older than the longest Retention of the
+	// relays, oldest first, in one short transaction. If another PruneLog is at
+	// work anywhere on this store it does nothing. A relay of which no instance
+	// has had a lease for longer than abandonAfter holds up nothing, and is reported.
+	PruneLog(ctx context.Context, limit int, abandonAfter time.Duration) (Pruned, error)
+}
+
+// Errors of a store.
+var (
+	// ErrSettings: a relay of this name was registered with other settings.
+	ErrSettings = errors.New("relay is registered with other settings")
+	// ErrLog: the log cannot be read in order, as with a sequence that caches.
+	ErrLog = errors.New("log cannot be read in order")
+	// ErrNoRelay: no relay of this name is registered.
+	ErrNoRelay = errors.New("relay is not registered")
+	// ErrRunning: an instance of the relay has a lease.
+	ErrRunning = errors.New("relay is running")
+	// ErrPassed: the relay has published the event.
+	ErrPassed = errors.New("event was passed already")
+	// ErrRestored: the log was restored into another cluster and was not
+	// adopted yet; nothing is written until then.
+	ErrRestored = errors.New("log was restored from another cluster")
+)
+
+// Registration is what all instances of a relay have in common.
+type Registration struct {
+	Relay string
+	Lanes int
+	// Topics are patterns, see RelayConfig.Topics, sorted and without repeats.
+	Topics []string
+	Policy Policy
+	// Retention is how long published events stay at least.
+	Retention time.Duration
+	// FromNow: a relay that is created starts behind what is committed now,
+	// not at the start of the log.
+	FromNow bool
+}
+
+// Lease is what an instance owns.
+type Lease struct {
+	// Lanes are all it owns.
+	Lanes []OwnedLane
+	// Share is how many it should own. Of more, it releases the rest by Settle.
+	Share int
+	// Due is when the first Delayed or Retrying event of its lanes is due, from
+	// now on. Negative: there is none.
+	Due time.Duration
+}
+
+// OwnedLane is a lane of an instance.
+type OwnedLane struct {
+	Lane     int
+	Epoch    int64
+	Position Position
+}
+
+// ReadRequest asks for events.
+type ReadRequest struct {
+	Relay string
+	// Lanes of AllLanes, a relay's lanes in number; all of them stand at Position.
+	Lanes    []int
+	AllLanes int
+	// Topics are the patterns of the relay.
+	Topics   []string
+	Position Position
+	// Until is a position that was returned as an End later than Position
+	// was: the window ends there instead of now, so that two groups of lanes
+	// meet. Zero: now. Ignored while a window is open.
+	Until Position
+	// Limit and MaxBytes bound the events; one event is always returned.
+	Limit, MaxBytes int
+}
+
+// Chunk is what Read returns.
+type Chunk struct {
+	// Events in the order of their numbers.
+	Events []Event
+	// Window is the position in the window that they belong to: Behind of it
+	// is the position right behind one of them.
+	Window Position
+	// End is the position behind all of them. It equals the request's Position
+	// if there was nothing at all to pass.
+	End Position
+	// More: there may be more to read at once.
+	More bool
+}
+
+// Due is what was set aside and is to be published now.
+type Due struct {
+	Events []Event
+	// Asides are those of the events, in their order.
+	Asides []Aside
+	// Next is when the next one is due, from now on. Negative: there is none.
+	Next time.Duration
+}
+
+// Settlement is what an instance has done.
+type Settlement struct {
+	Relay, Instance string
+	Lanes           []LaneProgress
+	// Aside are set aside, or changed if they are already; all in Lanes.
+	Aside []Aside
+	// Done were set aside and are gone now; all in Lanes. Of a key whose first
+	// event goes, the first one Behind becomes Retrying and due.
+	Done []Aside
+}
+
+// LaneProgress is the new position of a lane. Release frees the lane.
+type LaneProgress struct {
+	OwnedLane
+
+	Release bool
+}
+
+// Settled is the result of Settle.
+type Settled struct {
+	// Lost lanes: nothing of theirs was saved.
+	Lost []int
+	// Freed are the KeyHashes among Done that have nothing set aside any more.
+	Freed []string
+}
+
+// Pruned is the result of PruneLog.
+type Pruned struct {
+	Events int
+	// Abandoned are the relays that were passed over, see PruneLog.
+	Abandoned []string
+}
