@@ -34,9 +34,11 @@ type committer struct {
 	events     reporter
 
 	wake chan struct{} // holds one: some watermark may have moved
+	over chan struct{} // closed when this generation commits nothing any more
 
-	mu   sync.Mutex // one request at a time
-	last map[*partition]commitPoint
+	mu      sync.Mutex // one request at a time
+	last    map[*partition]commitPoint
+	refusal error // why over is closed
 }
 
 // commitPoint is a committed watermark.
@@ -120,7 +122,7 @@ func (c *committer) commit() error {
 		}
 		moved[p] = commitPoint{offset, resets}
 	}
-	return c.report(moved, c.send(moved))
+	return c.send(moved)
 }
 
 // keepSession commits what has moved, or else one position again.
@@ -154,10 +156,11 @@ func (c *committer) finish() {
 	}
 }
 
-// send commits with this generation. c.mu is held.
+// send commits with this generation, and reports a failure. After the one that
+// ends the generation nothing is sent or reported again. c.mu is held.
 func (c *committer) send(points map[*partition]commitPoint) error {
-	if len(points) == 0 {
-		return nil
+	if len(points) == 0 || c.refusal != nil {
+		return c.refusal
 	}
 	request := make(map[string]map[int]int64)
 	for p, point := range points {
@@ -166,22 +169,18 @@ func (c *committer) send(points map[*partition]commitPoint) error {
 		}
 		request[p.topic][p.id] = point.offset
 	}
-	if err := c.generation.CommitOffsets(request); err != nil {
-		return err
-	}
-	maps.Copy(c.last, points)
-	return nil
-}
-
-func (c *committer) report(points map[*partition]commitPoint, err error) error {
-	if err == nil {
+	err := c.generation.CommitOffsets(request)
+	switch {
+	case err == nil:
+		maps.Copy(c.last, points)
 		return nil
+	case dead(err):
+		c.refusal = err
+		close(c.over)
+		c.events.report(context.Background(), inbox.Event{Kind: EventCommitDropped, Count: len(points), Err: err})
+	default:
+		c.events.report(context.Background(), inbox.Event{Kind: EventCommitFailed, Count: len(points), Err: err})
 	}
-	kind := EventCommitFailed
-	if dead(err) {
-		kind = EventCommitDropped
-	}
-	c.events.report(context.Background(), inbox.Event{Kind: kind, Count: len(points), Err: err})
 	return err
 }
 

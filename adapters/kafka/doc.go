@@ -59,7 +59,8 @@
 //	                                makes the redelivery a duplicate
 //	a handler ignores its context   EventAbandoned after 5 s, and Consume goes on
 //	                                (at the end it returns an error)
-//	a commit is refused             EventCommitDropped; redelivered; duplicates
+//	a commit is refused             EventCommitDropped; drained, joined again;
+//	                                redelivered; duplicates
 //	records deleted before we read  EventDataLoss with their number; reads on at
 //	                                the log's start
 //	the log ends before our offset  EventOffsetReset: the log was truncated or the
@@ -86,11 +87,12 @@
 // # Memory
 //
 // BufferBytes bounds what is fetched and not handled. A record larger than
-// that still comes through, alone. Keys, payloads and header values are never
-// reused, and not copied either: they lie in the array that the fetch was
-// received in, or that their batch was decompressed into. The handler of an
-// Inbox gets a copy of its own; another Processor that keeps a payload keeps
-// that array, usually up to FetchMaxBytes.
+// that still comes through, alone. Keys, payloads and header values are not
+// copied: they lie in the array that the fetch was received in, or that their
+// batch was decompressed into. Once all messages of a fetch are settled, the
+// next one is received in the same array. The handler of an Inbox gets a copy of
+// its own, and may keep it; another Processor must copy the bytes that it keeps
+// beyond the call in which it settles their message.
 //
 // # Limits
 //

@@ -42,10 +42,11 @@ const (
 	EventResumed inbox.EventKind = "kafka_resumed"
 
 	// EventCommitDropped: offsets were not committed because the generation
-	// has ended; their messages are delivered again and are duplicates.
-	// Count: partitions.
+	// has ended; their messages are delivered again and are duplicates. Said
+	// once for a generation. Count: partitions.
 	EventCommitDropped inbox.EventKind = "kafka_commit_dropped"
-	// EventCommitFailed: a commit failed and is tried again. Count: partitions.
+	// EventCommitFailed: a commit failed, also one that only keeps the session
+	// while draining, and is tried again. Count: partitions.
 	EventCommitFailed inbox.EventKind = "kafka_commit_failed"
 
 	// EventDataLoss: records were deleted before they were read; reading goes

@@ -17,6 +17,7 @@ import (
 type fetched struct {
 	messages []inbox.Message
 	offsets  []int64 // of messages
+	room     *room   // where their bytes lie
 
 	next    int64 // where to read on
 	bytes   int   // of records, decompressed
@@ -34,6 +35,7 @@ type fetcher struct {
 	partition int
 	isolation Isolation
 	messages  *messages
+	rooms     *rooms
 	maxWait   time.Duration
 
 	limit int // bytes to hold at most
@@ -83,7 +85,7 @@ func (f *fetcher) request(ctx context.Context, offset int64) (*answer, error) {
 	if f.isolation == ReadCommitted {
 		isolation = kafka.ReadCommitted
 	}
-	response, err := f.transport.RoundTrip(ctx, f.brokers, &exchange{Request: fetch.Request{
+	response, err := f.transport.RoundTrip(ctx, f.brokers, &exchange{rooms: f.rooms, Request: fetch.Request{
 		ReplicaID:      -1,
 		MaxWaitTime:    int32(f.maxWait.Milliseconds()),
 		MinBytes:       1,
@@ -110,13 +112,13 @@ func (f *fetcher) request(ctx context.Context, offset int64) (*answer, error) {
 // decode reads the records of an answer, from the given offset on. What stands
 // before a corrupt batch is delivered; the error comes with the next fetch.
 func (f *fetcher) decode(a *answer, from int64) (fetched, error) {
-	out := fetched{next: from, highWater: a.highWater, stable: a.stable}
+	out := fetched{next: from, room: a.room, highWater: a.highWater, stable: a.stable}
 	if len(a.records) == 0 {
 		return out, nil
 	}
 	count, err := f.admit(a, from, &out)
 	if err == nil && len(f.batches) == 0 && out.next == from {
-		err = errors.New("none of the answer's batches is whole")
+		err = errors.New("none of the answer's whole batches reaches it")
 	}
 	f.messages.begin(count, out.next)
 	good := from
@@ -145,7 +147,7 @@ func (f *fetcher) admit(a *answer, from int64, out *fetched) (int, error) {
 	aborted := newAbortedTransactions(a.abortedTransactions)
 	for log := a.records; len(log) > 0; {
 		b, rest, ok, err := nextBatch(log)
-		if !ok || err != nil {
+		if !ok || err != nil { // nothing is passed over: what is cut off here may reach from
 			return count, err
 		}
 		log = rest
@@ -168,7 +170,7 @@ func (f *fetcher) admit(a *answer, from int64, out *fetched) (int, error) {
 		out.next = max(out.next, b.last+1) // not past a control batch that can't be read
 	}
 	if out.next == from {
-		out.next++ // batches, and none of them reaches from: don't ask for them for ever
+		out.next++ // all batches are whole, and none reaches from: don't ask for them for ever
 	}
 	return count, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -273,6 +274,84 @@ func TestCorruptBatchIsTold(t *testing.T) {
 	if _, err := newFetcher().decode(&answer{records: short}, 3); !errors.Is(err, errCorrupt) {
 		t.Errorf("error %v", err)
 	}
+}
+
+// A control batch that can't be read may end an aborted transaction: what is behind it can't be told apart without it, so
+// it is not passed over.
+func TestUnreadableControlBatchIsNotPassedOver(t *testing.T) {
+	t.Parallel()
+	good := data(0, 1, 0, 3).encode(t)
+	spoiled := marker(3, 1, 0)
+	spoiled.records[0].Key = protocol.NewBytes([]byte{0, 0, 0}) // a version, and half a type
+	behind := data(4, 1, 0, 2).encode(t)
+	bad := append(spoiled.encode(t), behind...)
+	out, values := decode(t, 0, &answer{records: append(good, bad...)})
+	if len(values) != 3 || out.next != 3 {
+		t.Errorf("got %v, next %d", values, out.next)
+	}
+	if out, err := newFetcher().decode(&answer{records: bad}, 3); !errors.Is(err, errCorrupt) || len(out.messages) > 0 {
+		t.Errorf("error %v with %d messages", err, len(out.messages))
+	}
+}
+
+// An answer of old batches and one that is cut off is not passed over: the rest of that one may hold the next record.
+func TestBatchThatIsCutOffIsNotPassedOver(t *testing.T) {
+	t.Parallel()
+	old, cut := data(0, 1, 0, 3).encode(t), data(3, 1, 0, 3).encode(t)
+	out, err := newFetcher().decode(&answer{records: append(old, cut[:len(cut)-1]...)}, 3)
+	if !errors.Is(err, errCorrupt) || out.next != 3 {
+		t.Errorf("error %v, next %d", err, out.next)
+	}
+}
+
+// What a record says about its headers is not allocated for, beyond what its bytes can hold: a count that can't be is a
+// corrupt batch, and one with many headers says nothing about the records behind it.
+func TestAbsurdHeaderCountsCostLittle(t *testing.T) { // not parallel: it measures allocations
+	spoil := func(count int64) []byte {
+		b := data(0, 1, 0, 1).encode(t)
+		b = append(b[:len(b)-1], binary.AppendVarint(nil, count)...) // in place of its 0
+		_, n := binary.Varint(b[batchHeader:])                       // the record's length, which has changed
+		record := b[batchHeader+n:]
+		b = append(binary.AppendVarint(slices.Clone(b[:batchHeader]), int64(len(record))), record...)
+		binary.BigEndian.PutUint32(b[8:], uint32(len(b)-batchPrefix))
+		binary.BigEndian.PutUint32(b[17:], crc32.Checksum(b[21:], castagnoli))
+		return b
+	}
+	for _, count := range []int64{-1, 1, 1000, 1<<31 - 1, 1 << 40, 1<<63 - 1} {
+		log := spoil(count)
+		var err error
+		if cost := allocated(func() { _, err = newFetcher().decode(&answer{records: log}, 0) }); cost > 64<<10 {
+			t.Errorf("%d headers: %d bytes were allocated", count, cost)
+		}
+		if !errors.Is(err, errCorrupt) {
+			t.Errorf("%d headers: error %v", count, err)
+		}
+	}
+
+	many := data(0, 1, 0, 20_000)
+	many.records[0].Headers = make([]protocol.Header, 3000)
+	for i := range many.records[1:] {
+		many.records[i+1].Headers = make([]protocol.Header, 1)
+	}
+	log := many.encode(t)
+	var out fetched
+	var err error
+	cost := allocated(func() { out, err = newFetcher().decode(&answer{records: log}, 0) })
+	if err != nil || len(out.messages) != 20_000 || len(out.messages[0].Headers) != 3000 || len(out.messages[19_999].Headers) != 1 {
+		t.Fatalf("%d messages, error %v", len(out.messages), err)
+	}
+	if cost > 20<<20 { // 3,000 headers for each of 20,000 records would be 2.4 GB
+		t.Errorf("%d MB were allocated", cost>>20)
+	}
+}
+
+// allocated is how many bytes a function allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 // Whatever a broker sends, decoding ends in messages or an error, and moves on or fails.

@@ -46,7 +46,7 @@ func (c *consumer) newGeneration(member *kafka.Generation) *generation {
 	}
 	g.commits = &committer{
 		generation: member, interval: c.config.HeartbeatInterval, events: c.events,
-		wake: make(chan struct{}, 1), last: make(map[*partition]commitPoint),
+		wake: make(chan struct{}, 1), over: make(chan struct{}), last: make(map[*partition]commitPoint),
 	}
 	count := 0
 	for _, assigned := range member.Assignments {
@@ -56,16 +56,17 @@ func (c *consumer) newGeneration(member *kafka.Generation) *generation {
 	// several lanes one in their room.
 	held := (2 + c.config.laneRoom()) * count
 	limit := min(c.config.FetchMaxBytes, max(c.config.BufferBytes/max(held, 1), minFetchBytes))
+	free := new(rooms)
 	for topic, assigned := range member.Assignments {
 		for _, a := range assigned {
-			g.partitions = append(g.partitions, g.newPartition(topic, a, limit))
+			g.partitions = append(g.partitions, g.newPartition(topic, a, limit, free))
 		}
 	}
 	g.commits.partitions = g.partitions
 	return g
 }
 
-func (g *generation) newPartition(topic string, a kafka.PartitionAssignment, limit int) *partition {
+func (g *generation) newPartition(topic string, a kafka.PartitionAssignment, limit int, free *rooms) *partition {
 	c := g.config
 	p := &partition{
 		topic: topic, id: a.ID, assigned: a.Offset,
@@ -74,11 +75,11 @@ func (g *generation) newPartition(topic string, a kafka.PartitionAssignment, lim
 		fetcher: &fetcher{
 			transport: g.client.Transport, brokers: g.client.Addr, topic: topic, partition: a.ID,
 			isolation: c.Isolation, messages: newMessages(topic, a.ID, c.Identity), maxWait: c.FetchMaxWait,
-			limit: limit, ask: limit,
+			rooms: free, limit: limit, ask: limit,
 		},
 	}
 	for i := range c.KeyParallelism {
-		p.lanes = append(p.lanes, &lane{partition: p, number: i, pieces: make(chan []inbox.Message, c.laneRoom()), call: firstCall})
+		p.lanes = append(p.lanes, &lane{partition: p, number: i, pieces: make(chan piece, c.laneRoom()), call: firstCall})
 	}
 	return p
 }
@@ -108,6 +109,7 @@ func (g *generation) run(stop, lease context.Context) {
 	case <-lease.Done():
 	case <-stop.Done():
 	case <-g.changed:
+	case <-g.commits.over: // before the heartbeats say so
 	}
 	stopReading()
 	idle := make(chan struct{})

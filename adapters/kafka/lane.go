@@ -28,10 +28,16 @@ const (
 type lane struct {
 	partition *partition
 	number    int
-	pieces    chan []inbox.Message
+	pieces    chan piece
 
 	call   int // messages for the next call
 	paused time.Time
+}
+
+// piece is what falls to a lane of one fetch.
+type piece struct {
+	messages []inbox.Message
+	room     *room
 }
 
 // laneRoom is for how many pieces a lane has room. With several lanes each has
@@ -51,14 +57,16 @@ func (l *lane) run(reading, handling context.Context) {
 		case <-reading.Done():
 			return
 		case piece := <-l.pieces:
-			l.handle(reading, handling, piece)
+			if l.handle(reading, handling, piece.messages) {
+				piece.room.settled()
+			}
 		}
 	}
 }
 
 // handle settles all messages, however long it takes, or stops when reading
-// has ended.
-func (l *lane) handle(reading, handling context.Context, messages []inbox.Message) {
+// has ended. It returns whether all are settled.
+func (l *lane) handle(reading, handling context.Context, messages []inbox.Message) bool {
 	var outage backoff
 	for len(messages) > 0 && reading.Err() == nil {
 		call := messages[:min(l.call, len(messages))]
@@ -76,7 +84,7 @@ func (l *lane) handle(reading, handling context.Context, messages []inbox.Messag
 
 		switch {
 		case handling.Err() != nil:
-			return
+			return len(messages) == 0
 		case settled == len(call): // with nothing left, an error will come again
 			outage.reset()
 			l.resume(handling)
@@ -84,7 +92,7 @@ func (l *lane) handle(reading, handling context.Context, messages []inbox.Messag
 			outage.reset()
 			l.resume(handling)
 			if !sleep(reading, results[settled].RetryAfter) {
-				return
+				return false
 			}
 		default:
 			// The database is away, or the inbox decided nothing: nothing is
@@ -94,10 +102,11 @@ func (l *lane) handle(reading, handling context.Context, messages []inbox.Messag
 			}
 			l.pause(handling, messages, err)
 			if !outage.wait(reading) {
-				return
+				return false
 			}
 		}
 	}
+	return len(messages) == 0
 }
 
 // resize adapts the next call. One that failed, such as in an outage, was quick

@@ -28,14 +28,14 @@ type membership struct {
 // next waits for the next generation.
 func (m *membership) next(ctx context.Context) (*kafka.Generation, error) {
 	for {
-		generation, err := m.tryNext(ctx)
+		generation, overdue, err := m.tryNext(ctx)
 		switch {
 		case err == nil:
 			m.member, m.ghost = generation.MemberID, ""
 			return generation, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded) && m.ghost != "":
+		case overdue:
 			m.dismiss(ctx)
 			continue
 		case !errors.Is(err, kafka.RebalanceInProgress) && m.member != "":
@@ -45,13 +45,18 @@ func (m *membership) next(ctx context.Context) (*kafka.Generation, error) {
 	}
 }
 
-func (m *membership) tryNext(ctx context.Context) (*kafka.Generation, error) {
-	if m.ghost != "" {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, ghostPatience)
-		defer cancel()
+// tryNext waits for the next generation; where a ghost may hold it up, no longer
+// than ghostPatience. Then it is overdue: its own clock says so, because a dial
+// that timed out returns an error that is context.DeadlineExceeded, too.
+func (m *membership) tryNext(ctx context.Context) (g *kafka.Generation, overdue bool, err error) {
+	if m.ghost == "" {
+		g, err = m.group.Next(ctx)
+		return g, false, err
 	}
-	return m.group.Next(ctx)
+	waiting, cancel := context.WithTimeout(ctx, ghostPatience)
+	defer cancel()
+	g, err = m.group.Next(waiting)
+	return g, err != nil && waiting.Err() != nil, err
 }
 
 // dismiss removes the forgotten member from the group.

@@ -145,6 +145,10 @@ func (p *partition) start(ctx context.Context) (int64, error) {
 	return last, nil
 }
 
+// looksBeyond is how often an offset beyond the log's end is looked at before it
+// is believed.
+const looksBeyond = 2
+
 // relocate finds out where to go on after the broker said that offset is not
 // in its log. Both ways are reported: neither is harmless.
 func (p *partition) relocate(ctx context.Context, offset int64, retry *retrying) int64 {
@@ -168,15 +172,25 @@ func (p *partition) relocate(ctx context.Context, offset int64, retry *retrying)
 		p.mark.reset(first)
 		p.commits.notify()
 		return first
-	case offset > last && retry.looksBeyond() && p.mark.rewind(back):
-		// Looked at more than once: a new leader may lag behind for a moment.
+	case offset > last:
+		// A new leader may lag behind for a moment, and what is pending must be
+		// settled first.
+		retry.beyond++
+		rewound := false
+		if retry.beyond > looksBeyond {
+			rewound = p.mark.rewind(back)
+		}
+		if !rewound {
+			retry.failed(ctx, offset, kafka.OffsetOutOfRange)
+			return offset
+		}
 		p.events.report(ctx, inbox.Event{
 			Kind: EventOffsetReset, Count: int(offset - last), Message: at(p.topic, p.id, offset),
 			Err: fmt.Errorf("the log ends at %d: it was truncated, or the topic was made again; reading goes on at %d", last, back),
 		})
 		p.commits.notify()
 		return back
-	default:
+	default: // the log has it by now
 		retry.failed(ctx, offset, kafka.OffsetOutOfRange)
 		return offset
 	}

@@ -108,12 +108,14 @@ func (p *partition) hand(ctx context.Context, batch fetched) bool {
 	if len(batch.messages) == 0 {
 		p.commits.notify() // perhaps an aborted or compacted stretch: nothing to settle
 	}
-	for i, piece := range pieces {
-		if len(piece) == 0 {
+	batch.room.hold(len(pieces))
+	for i, messages := range pieces {
+		if len(messages) == 0 {
+			batch.room.settled()
 			continue
 		}
 		select {
-		case p.lanes[i].pieces <- piece:
+		case p.lanes[i].pieces <- piece{messages, batch.room}:
 		case <-ctx.Done():
 			return false
 		}
@@ -150,12 +152,6 @@ type retrying struct {
 	wait      backoff
 	corrupt   bool // said in this row
 	beyond    int  // looks at a log that ends before our offset
-}
-
-// looksBeyond counts a look, and says whether there were enough of them.
-func (r *retrying) looksBeyond() bool {
-	r.beyond++
-	return r.beyond > 2
 }
 
 func (r *retrying) failed(ctx context.Context, offset int64, err error) bool {

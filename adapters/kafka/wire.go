@@ -18,6 +18,7 @@ import (
 // corrupt batch that has good ones before it.
 type exchange struct {
 	fetch.Request
+	rooms   *rooms
 	version int16
 }
 
@@ -54,11 +55,16 @@ func (e *exchange) RawExchange(rw io.ReadWriter) (protocol.Message, error) {
 	if n < 4 || n > maxAnswer {
 		return nil, fmt.Errorf("%w: an answer of %d bytes", errCorrupt, n)
 	}
-	body := make([]byte, n)
-	if _, err := io.ReadFull(rw, body); err != nil {
+	room := e.rooms.take(int(n))
+	if _, err := io.ReadFull(rw, room.bytes); err != nil {
 		return nil, err
 	}
-	return parseAnswer(body, e.version)
+	a, err := parseAnswer(room.bytes, e.version)
+	if err != nil {
+		return nil, err
+	}
+	a.room = room
+	return a, nil
 }
 
 var (
@@ -74,6 +80,7 @@ type answer struct {
 	highWater, stable   int64
 	abortedTransactions []fetch.ResponseTransaction
 	records             []byte
+	room                *room // where records lie
 }
 
 func (*answer) ApiKey() protocol.ApiKey { return protocol.Fetch }

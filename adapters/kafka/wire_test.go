@@ -28,22 +28,3 @@ func TestUsedUpQuotaIsATimeToWait(t *testing.T) {
 		t.Errorf("an answer for no topic: %+v", a)
 	}
 }
-
-// Calls grow only while they settle what they are given: one that fails at once
-// in an outage says nothing about how long its messages take.
-func TestCallsGrowOnlyOnSuccess(t *testing.T) {
-	t.Parallel()
-	l := &lane{call: firstCall}
-	l.resize(firstCall, 0, time.Millisecond)
-	if l.call != firstCall {
-		t.Errorf("%d after a call that failed", l.call)
-	}
-	l.resize(firstCall, firstCall, time.Millisecond)
-	if l.call != 2*firstCall {
-		t.Errorf("%d after a quick call", l.call)
-	}
-	l.resize(l.call, l.call, 2*slowCall)
-	if l.call != firstCall {
-		t.Errorf("%d after a slow call", l.call)
-	}
-}
