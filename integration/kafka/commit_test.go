@@ -176,6 +176,7 @@ func TestK3RefusedCommitsAreDropped(t *testing.T) {
 			r := consume(t, quick(addr), processor)
 			produce(t, c, "orders", 0, numbered(0, 5)...)
 			r.await(kafka.EventCommitDropped)
+			r.await(kafka.EventDrained) // the generation ends with it
 			if len(r.seen(kafka.EventCommitFailed)) > 0 || refused.Hits() != 1 {
 				t.Errorf("the refused commit was tried again: %v", r.seen(kafka.EventCommitFailed))
 			}
@@ -183,5 +184,32 @@ func TestK3RefusedCommitsAreDropped(t *testing.T) {
 			awaitCommitted(t, c, "orders", 0, 10)
 			r.stop()
 		})
+	}
+}
+
+// K3: a generation that commits nothing any more says so once, attempts nothing more, and ends, even where the broker
+// takes its heartbeats: nothing is handled for long whose offset can't be committed.
+func TestK3RefusalEndsTheGenerationAndIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	cluster, addr := fakeCluster(t, 1)
+	c := client(t, addr)
+	const total = 300
+	produce(t, c, "orders", 0, numbered(0, total)...)
+	refused := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetCommit}, Err: kerr.IllegalGeneration, Count: -1})
+	config := quick(addr)
+	config.HeartbeatInterval = 2 * time.Second // long after the refusal
+	config.KeyParallelism = 4
+	processor := &recorder{handle: func(context.Context, inbox.Message) (inbox.Result, error) {
+		<-time.After(5 * time.Millisecond) // the work: settles go on while the refusal comes
+		return processed, nil
+	}}
+	r := consume(t, config, processor)
+	eventually(t, "three generations", func() bool { return len(r.seen(kafka.EventDrained)) >= 3 })
+	refused.Remove()
+	awaitCommitted(t, c, "orders", 0, total)
+	r.stop()
+	dropped, generations := len(r.seen(kafka.EventCommitDropped)), len(r.seen(kafka.EventDrained))
+	if hits := refused.Hits(); hits != dropped || dropped < 3 || dropped > generations {
+		t.Errorf("%d commits were refused and %d reported in %d generations", hits, dropped, generations)
 	}
 }

@@ -6,6 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/onceward/onceward/adapters/kafka"
 	"github.com/onceward/onceward/inbox"
 )
@@ -266,6 +270,41 @@ func TestK20DrainingKeepsTheSession(t *testing.T) {
 	if calls.Load() != 1 || len(first.seen(kafka.EventHandlersCancelled)) > 0 {
 		t.Errorf("the handler ran %d times, events %v", calls.Load(), first.seen(kafka.EventHandlersCancelled))
 	}
+}
+
+// K20: a drain whose coordinator stays unreachable ends after DrainTimeout at the latest, however often it is told so; and
+// every commit that fails to keep the session is an event (X7).
+func TestK20DrainEndsWhileTheCoordinatorStaysUnreachable(t *testing.T) {
+	t.Parallel()
+	cluster, addr := fakeCluster(t, 1)
+	c := client(t, addr)
+	produce(t, c, "orders", 0, numbered(0, 1)...)
+	var calls atomic.Int32
+	config := quick(addr)
+	config.SessionTimeout, config.HeartbeatInterval, config.DrainTimeout = 6*time.Second, 50*time.Millisecond, time.Second
+	r := consume(t, config, &recorder{handle: func(ctx context.Context, m inbox.Message) (inbox.Result, error) {
+		if m.ID == "m0" || calls.Add(1) > 1 {
+			return processed, nil
+		}
+		<-ctx.Done()
+		return inbox.Result{}, ctx.Err()
+	}})
+	awaitCommitted(t, c, "orders", 0, 1) // the position that keeps the session
+	produce(t, c, "orders", 0, numbered(1, 2)...)
+	eventually(t, "the handler", func() bool { return calls.Load() == 1 })
+	away := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat, kmsg.OffsetCommit}, Err: kerr.CoordinatorNotAvailable, Count: -1})
+	began := time.Now()
+	event := r.await(kafka.EventHandlersCancelled)
+	if took := time.Since(began); took > config.DrainTimeout+2*time.Second || event.Count != 1 {
+		t.Errorf("event %+v after %v", event, took)
+	}
+	failed := r.seen(kafka.EventCommitFailed)
+	if len(failed) == 0 || failed[0].Err == nil || failed[0].Count != 1 {
+		t.Errorf("events %+v of commits that failed to keep the session", failed)
+	}
+	away.Remove()
+	awaitCommitted(t, c, "orders", 0, 2)
+	r.stop()
 }
 
 // K20: HeartbeatInterval bounds how soon a member notices a rebalance.

@@ -3,10 +3,12 @@
 package kafka_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -174,13 +176,22 @@ func (r *recorder) Process(ctx context.Context, messages []inbox.Message) ([]inb
 		if r.effects == nil {
 			r.effects = make(map[string]int)
 		}
-		r.messages = append(r.messages, m)
+		r.messages = append(r.messages, kept(m))
 		if r.effects[m.ID]++; r.effects[m.ID] > 1 && result.Outcome == inbox.Processed {
 			results[i].Outcome = inbox.Duplicate
 		}
 		r.mu.Unlock()
 	}
 	return results, nil
+}
+
+// kept is a copy to keep: the bytes of a settled message may be overwritten.
+func kept(m inbox.Message) inbox.Message {
+	m.Key, m.Payload, m.Headers = bytes.Clone(m.Key), bytes.Clone(m.Payload), slices.Clone(m.Headers)
+	for i := range m.Headers {
+		m.Headers[i].Value = bytes.Clone(m.Headers[i].Value)
+	}
+	return m
 }
 
 // distinct is how many different messages were settled.

@@ -3,11 +3,14 @@ package kafka_test
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -232,25 +235,80 @@ func TestK16LeaderChangesAreFollowed(t *testing.T) {
 	r.stop()
 }
 
-// A handler may keep what it got: bytes are never reused.
-func TestBytesAreNeverReused(t *testing.T) {
+// Arrays are received in again, but the bytes of a message stand still until it is settled: while it waits to be tried
+// again, while other lanes settle what lies beside it, and whatever is appended to one that lies before it.
+func TestBytesStandStillUntilTheirMessageIsSettled(t *testing.T) {
 	t.Parallel()
-	_, addr := fakeCluster(t, 1)
+	for _, lanes := range []int{1, 4} {
+		t.Run(strconv.Itoa(lanes)+" lanes", func(t *testing.T) {
+			t.Parallel()
+			_, addr := fakeCluster(t, 2)
+			c := client(t, addr)
+			const each, size = 2000, 4 << 10
+			value := func(id string) []byte { return bytes.Repeat([]byte(id+","), size/(len(id)+1)) }
+			for p := range 2 {
+				for from := p * each; from < (p+1)*each; from += 100 {
+					records := numbered(from, from+100)
+					for i := range records {
+						records[i].Value = kafkago.NewBytes(value("m" + strconv.Itoa(from+i)))
+					}
+					produce(t, c, "orders", p, records...)
+				}
+			}
+			whole := func(m inbox.Message) bool {
+				return string(m.Key) == "key-"+m.ID && bytes.Equal(m.Payload, value(m.ID)) && string(m.Headers[0].Value) == m.ID
+			}
+			processor := &recorder{handle: func(_ context.Context, m inbox.Message) (inbox.Result, error) {
+				if !whole(m) {
+					t.Errorf("%s at %s holds %q …", m.ID, m.Position, m.Payload[:20])
+				}
+				_ = append(m.Payload, "overflow"...) // must not reach the next record
+				_ = append(m.Key, "overflow"...)
+				if rand.N(500) == 0 {
+					return inbox.Result{Outcome: inbox.Failed, RetryAfter: rand.N(20 * time.Millisecond)}, nil
+				}
+				return processed, nil
+			}}
+			config := quick(addr)
+			config.KeyParallelism, config.FetchMaxBytes = lanes, 256<<10
+			r := consume(t, config, processor)
+			for p := range 2 {
+				awaitCommitted(t, c, "orders", p, each)
+			}
+			r.stop()
+			for _, m := range processor.settled() {
+				if !whole(m) {
+					t.Fatalf("%s was overwritten before it was settled", m.ID)
+				}
+			}
+		})
+	}
+}
+
+// X7: a corrupt batch is said even while other failures are already being retried, and what lies behind it waits.
+func TestX7CorruptBatchIsSaidAfterAnotherFailure(t *testing.T) {
+	t.Parallel()
+	cluster, addr := fakeCluster(t, 1)
 	c := client(t, addr)
-	for i := range 20 {
-		produce(t, c, "orders", 0, numbered(i*50, i*50+50)...)
-	}
-	processor := &recorder{handle: func(_ context.Context, m inbox.Message) (inbox.Result, error) {
-		_ = append(m.Payload, "overflow"...) // must not reach the next record
-		_ = append(m.Key, "overflow"...)
-		return processed, nil
-	}}
+	produce(t, c, "orders", 0, numbered(0, 3)...)
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Err: kerr.UnknownServerError, Count: 2})
+	corrupt := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Err: kerr.CorruptMessage, Count: -1})
+	processor := &recorder{}
 	r := consume(t, quick(addr), processor)
-	awaitCommitted(t, c, "orders", 0, 1000)
-	r.stop()
-	for _, m := range processor.settled() {
-		if string(m.Key) != "key-"+m.ID || string(m.Payload) != "value-"+m.ID {
-			t.Fatalf("%s holds %q and %q", m.ID, m.Key, m.Payload)
-		}
+	if event := r.await(kafka.EventCorrupt); event.Message.Position != "orders/0/0" || event.Err == nil {
+		t.Errorf("event %+v", event)
 	}
+	if err := corrupt.Wait(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	if retries, corrupts := len(r.seen(kafka.EventRetry)), len(r.seen(kafka.EventCorrupt)); retries != 1 || corrupts != 1 {
+		t.Errorf("%d and %d events, want one of each kind for the row", retries, corrupts)
+	}
+	if n := processor.distinct(); n > 0 {
+		t.Errorf("%d messages were delivered", n)
+	}
+	corrupt.Remove()
+	awaitCommitted(t, c, "orders", 0, 3)
+	r.await(kafka.EventRecovered)
+	r.stop()
 }
