@@ -28,7 +28,8 @@ type messages struct {
 const (
 	// maxNames bounds the header names that are remembered.
 	maxNames = 256
-	// maxHeaderRoom bounds how many headers are allocated for ahead.
+	// maxHeaderRoom bounds how many headers are allocated for before they are
+	// read.
 	maxHeaderRoom = 4096
 	// maxRoom bounds what is allocated on the word of a batch's header.
 	maxRoom = 1 << 17
@@ -85,16 +86,20 @@ func (m *messages) readHeaders(r *record) ([]inbox.Header, error) {
 		return nil, nil
 	}
 	if cap(m.headers)-len(m.headers) < r.headers {
-		// For the records to come as well, if they are like this one; one with
-		// thousands of headers says nothing about them.
-		m.headers = make([]inbox.Header, 0, max(min(r.headers*(cap(m.out)-len(m.out)), maxHeaderRoom), r.headers))
+		// For the records to come as well, if they are like this one. Beyond
+		// maxHeaderRoom it grows with what is really there.
+		m.headers = make([]inbox.Header, 0, min(min(r.headers, maxHeaderRoom)*max(cap(m.out)-len(m.out), 1), maxHeaderRoom))
 	}
 	first := len(m.headers)
 	for range r.headers {
 		name := r.more.nullable()
-		m.headers = append(m.headers, inbox.Header{Name: m.name(name), Value: r.more.nullable()})
+		value := r.more.nullable()
+		if r.more.err != nil {
+			return nil, r.more.err
+		}
+		m.headers = append(m.headers, inbox.Header{Name: m.name(name), Value: value})
 	}
-	return m.headers[first:len(m.headers):len(m.headers)], r.more.err
+	return m.headers[first:len(m.headers):len(m.headers)], nil
 }
 
 func (m *messages) name(b []byte) string {
