@@ -21,7 +21,8 @@ type Processor interface {
 	// was lost and no attempt was spent: call again when the cause has gone.
 	//
 	// Process may be called from many goroutines. It blocks for as long as
-	// the handlers run.
+	// the handlers run. The messages are lent: an adapter may use the arrays of
+	// their bytes again once they are settled, so what is kept is copied.
 	Process(ctx context.Context, messages []Message) ([]Result, error)
 
 	// Maintain prunes expired records until ctx ends, then returns. Run it
