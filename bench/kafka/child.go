@@ -42,7 +42,7 @@ func consumeAndPrint(ctx context.Context, kind string, messages int, args []stri
 		defer pool.Close()
 		p = newInbox(pool, group)
 	}
-	if err := consume(ctx, addr, topic, group, p, newLap(messages, memoryLimit)); err != nil {
+	if err := consume(ctx, addr, topic, group, p, newLap(1, messages, memoryLimit)); err != nil {
 		return err
 	}
 	return printPeakMemory()

@@ -11,7 +11,7 @@ import (
 )
 
 // consume runs our consumer with its default limits until the lap has ended and
-// everything it began is settled.
+// everything it began is settled. What it would mend by itself fails the lap.
 func consume(ctx context.Context, addr, topic, group string, p inbox.Processor, l *lap) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -21,11 +21,21 @@ func consume(ctx context.Context, addr, topic, group string, p inbox.Processor, 
 		Group:   group,
 		Topics:  []string{topic},
 		Logger:  slog.New(slog.DiscardHandler),
+		OnEvent: func(_ context.Context, e inbox.Event) {
+			if l.done.Load() > 0 && !expected[e.Kind] {
+				l.fail(errors.Join(fmt.Errorf("event %s", e.Kind), e.Err))
+			}
+		},
 	}, timed{p, l})
-	if err == nil && l.ended.Err() == nil {
-		err = errors.New("ended before its work was done")
+	if err != nil {
+		return err
 	}
-	return err
+	return l.result()
+}
+
+// expected are the events of a lap in which nothing went wrong.
+var expected = map[inbox.EventKind]bool{
+	kafka.EventJoining: true, kafka.EventJoined: true, kafka.EventDrained: true,
 }
 
 // timed counts what a processor has settled.
@@ -36,7 +46,6 @@ type timed struct {
 }
 
 func (t timed) Process(ctx context.Context, messages []inbox.Message) ([]inbox.Result, error) {
-	t.lap.start()
 	results, err := t.Processor.Process(ctx, messages)
 	settled := 0
 	for _, r := range results {
@@ -44,8 +53,8 @@ func (t timed) Process(ctx context.Context, messages []inbox.Message) ([]inbox.R
 			settled++
 		}
 	}
-	if err == nil && settled < len(messages) {
-		err = fmt.Errorf("%d of %d messages were not settled", len(messages)-settled, len(messages))
+	if settled < len(messages) {
+		t.lap.fail(errors.Join(fmt.Errorf("%d of %d messages were not settled", len(messages)-settled, len(messages)), err))
 	}
 	t.lap.add(settled)
 	return results, err

@@ -2,56 +2,105 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// lap times a consumer from its first message until target messages are done or
-// limit has passed. Joining the group comes before and leaving it after: those
-// are waits on the broker's timers, the same for all sides.
+// leadLimit ends a lap whose consumer never gets under way.
+const leadLimit = 30 * time.Second
+
+// lap times a consumer at work: from the moment when it has done its lead until
+// target messages are done or limit has passed. Before it come joining the group,
+// dialling and the first fetches, which one side has done when it sees its first
+// message and the other has not; after it comes leaving.
 type lap struct {
-	target int
-	limit  time.Duration
-	done   atomic.Int64
+	lead, target int
+	limit        time.Duration
+	done         atomic.Int64
 
-	// ended ends with the lap.
+	// ended ends with the lap; its cause is why the lap failed.
 	ended context.Context //nolint:containedctx // it is the lap's own
-	end   context.CancelFunc
+	end   context.CancelCauseFunc
 
-	begin, finish sync.Once
-	started       time.Time
+	mu        sync.Mutex
+	started   time.Time
+	first     int64 // done when it started
+	stopAfter *time.Timer
 
 	// Valid once the lap has ended.
-	messages int
+	messages int // done within it
+	total    int // and with the lead
 	elapsed  time.Duration
 }
 
-func newLap(target int, limit time.Duration) *lap {
-	l := &lap{target: target, limit: limit}
-	l.ended, l.end = context.WithCancel(context.Background())
-	return l
-}
+// errLapOver is the end of a lap that went well.
+var errLapOver = errors.New("the lap is over")
 
-// start is called before the first message is handled; later calls do nothing.
-func (l *lap) start() {
-	l.begin.Do(func() {
-		l.started = time.Now()
-		time.AfterFunc(l.limit, l.stop)
+func newLap(lead, target int, limit time.Duration) *lap {
+	l := &lap{lead: lead, target: target, limit: limit}
+	l.ended, l.end = context.WithCancelCause(context.Background())
+	l.stopAfter = time.AfterFunc(leadLimit, func() {
+		l.fail(fmt.Errorf("%d messages were done after %v, want %d before the clock starts", l.done.Load(), leadLimit, lead))
 	})
+	return l
 }
 
 // add counts messages that are done, effects committed.
 func (l *lap) add(n int) {
-	if l.done.Add(int64(n)) >= int64(l.target) {
+	done := l.done.Add(int64(n))
+	if done < int64(l.lead) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.over():
+	case l.started.IsZero():
+		l.stopAfter.Stop()
+		l.started, l.first = time.Now(), done
+		l.stopAfter = time.AfterFunc(l.limit, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.stop()
+		})
+	case done >= int64(l.target):
 		l.stop()
 	}
 }
 
+// stop ends the lap well. l.mu is held.
 func (l *lap) stop() {
-	l.finish.Do(func() {
-		l.elapsed = time.Since(l.started)
-		l.messages = int(l.done.Load())
-		l.end()
-	})
+	if l.over() {
+		return
+	}
+	l.elapsed = time.Since(l.started)
+	l.total = int(l.done.Load())
+	l.messages = l.total - int(l.first)
+	l.stopAfter.Stop()
+	l.end(errLapOver)
+}
+
+// fail ends the lap: a side that had to do something twice is not compared with
+// one that did not. Once the lap has ended it does nothing.
+func (l *lap) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopAfter.Stop()
+	l.end(err)
+}
+
+func (l *lap) over() bool { return l.ended.Err() != nil }
+
+// result is nil for a lap that ended well.
+func (l *lap) result() error {
+	switch err := context.Cause(l.ended); {
+	case err == nil:
+		return errors.New("it ended before its work was done")
+	case !errors.Is(err, errLapOver):
+		return err
+	}
+	return nil
 }

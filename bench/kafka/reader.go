@@ -42,20 +42,34 @@ func newReader(addr, topic, group string, maxBytes int, commitInterval time.Dura
 	})
 }
 
+// closeReader fails for a Reader that had to try something again, as ours fails
+// its lap.
+func closeReader(reader *kafka.Reader) error {
+	failed := reader.Stats().Errors
+	err := reader.Close()
+	if failed > 0 {
+		err = errors.Join(err, fmt.Errorf("kafka.Reader had %d errors, which it retried", failed))
+	}
+	return err
+}
+
 // readWithReader reads and commits, no more.
 func readWithReader(ctx context.Context, addr, topic, group string, maxBytes int, l *lap) (err error) {
 	reader := newReader(addr, topic, group, maxBytes, readerCommitInterval)
-	defer func() { err = errors.Join(err, reader.Close()) }()
+	defer func() { err = errors.Join(err, closeReader(reader)) }()
+	fetching, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(l.ended, stop)() //nolint:contextcheck // the lap ends by itself
 
 	var last [partitions]kafka.Message
 	counted := 0
 	for read := 1; ; read++ {
-		m, err := reader.FetchMessage(ctx)
+		m, err := reader.FetchMessage(fetching)
+		if l.over() {
+			return l.result()
+		}
 		if err != nil {
 			return fmt.Errorf("fetch: %w", err)
-		}
-		if read == 1 {
-			l.start()
 		}
 		last[m.Partition] = m
 		if read%readerCommitEvery != 0 && read != l.target {
@@ -70,9 +84,7 @@ func readWithReader(ctx context.Context, addr, topic, group string, maxBytes int
 		if err := reader.CommitMessages(ctx, seen...); err != nil {
 			return fmt.Errorf("commit offsets: %w", err)
 		}
-		if l.add(read - counted); l.ended.Err() != nil {
-			return nil
-		}
+		l.add(read - counted)
 		counted = read
 	}
 }
@@ -84,7 +96,7 @@ func readWithReader(ctx context.Context, addr, topic, group string, maxBytes int
 // and commits that together.
 func handleWithReader(ctx context.Context, addr, topic, group string, commitInterval time.Duration, batch int, in handwritten.Inbox, l *lap) (err error) {
 	reader := newReader(addr, topic, group, readerMaxBytes, commitInterval)
-	defer func() { err = errors.Join(err, reader.Close()) }()
+	defer func() { err = errors.Join(err, closeReader(reader)) }()
 
 	workers, ctx := errgroup.WithContext(ctx)
 	var queues [partitions]chan kafka.Message
@@ -99,6 +111,9 @@ func handleWithReader(ctx context.Context, addr, topic, group string, commitInte
 					return err
 				}
 				l.add(len(messages))
+				if l.over() {
+					return nil // what waits is left, or thousands would be handled after the lap
+				}
 			}
 			return nil
 		})
@@ -114,16 +129,17 @@ func handleWithReader(ctx context.Context, addr, topic, group string, commitInte
 		}()
 		for {
 			m, err := reader.FetchMessage(fetching)
-			if l.ended.Err() != nil {
-				return nil
+			if l.over() {
+				return l.result()
 			}
 			if err != nil {
 				return fmt.Errorf("fetch: %w", err)
 			}
-			l.start()
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
+			case <-l.ended.Done():
+				return l.result()
 			case queues[m.Partition] <- m:
 			}
 		}
