@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"strings"
 	"time"
 
 	"github.com/segmentio/kafka-go/sasl"
@@ -165,14 +163,8 @@ func setDefault[T comparable](field *T, value T) {
 // validate checks a config that has its defaults. Every error names the field
 // and the fix.
 func (c ConsumerConfig) validate() error {
-	if len(c.Brokers) == 0 {
-		return errors.New(`kafka: Brokers is empty: name at least one, such as "localhost:9092"`)
-	}
-	for i, broker := range c.Brokers {
-		// The address list goes to kafka-go joined by commas.
-		if _, port, err := net.SplitHostPort(broker); err != nil || port == "" || strings.Contains(broker, ",") {
-			return fmt.Errorf("kafka: Brokers[%d] %q is not an address: write host:port, one broker an entry", i, broker)
-		}
+	if err := c.connection().validate(); err != nil {
+		return err
 	}
 	if c.Group == "" {
 		return errors.New("kafka: Group is empty: give the consumer group a name")
@@ -222,4 +214,8 @@ func (c ConsumerConfig) validate() error {
 		}
 	}
 	return nil
+}
+
+func (c ConsumerConfig) connection() connection {
+	return connection{brokers: c.Brokers, tls: c.TLS, sasl: c.SASL}
 }

@@ -34,7 +34,7 @@ func (c *consumer) check(ctx context.Context) error {
 	for started := time.Now(); ; {
 		response, err := c.client.Metadata(ctx, &kafka.MetadataRequest{Topics: c.config.Topics})
 		if err != nil {
-			return explain(err, c.config)
+			return explain(err, c.config.connection())
 		}
 		if err = c.checkTopics(response.Topics); err == nil {
 			return nil
@@ -63,8 +63,7 @@ func (c *consumer) checkTopics(topics []kafka.Topic) error {
 }
 
 // explain says what to do about a connection that could not be made.
-func explain(err error, config ConsumerConfig) error {
-	brokers := strings.Join(config.Brokers, ", ")
+func explain(err error, to connection) error {
 	var (
 		dns    *net.DNSError
 		trust  *tls.CertificateVerificationError
@@ -89,13 +88,13 @@ func explain(err error, config ConsumerConfig) error {
 		hint = "the broker does not answer: check the address in Brokers, the network and the listener's protocol (TLS, SASL)"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		hint = "the broker closed the connection: this listener may want TLS or SASL"
-		if config.TLS != nil || config.SASL != nil {
+		if to.tls != nil || to.sasl != nil {
 			hint = "the broker closed the connection: does this listener speak TLS and SASL as configured?"
 		}
 	default:
 		hint = "the cluster can't be reached"
 	}
-	return fmt.Errorf("kafka: connecting to %s: %s: %w", brokers, hint, err)
+	return fmt.Errorf("kafka: connecting to %s: %s: %w", strings.Join(to.brokers, ", "), hint, err)
 }
 
 // refused explains an answer of the group's coordinator that no retry mends;
@@ -111,7 +110,7 @@ func refused(err error, config ConsumerConfig) error {
 	case errors.Is(err, kafka.GroupAuthorizationFailed):
 		return fmt.Errorf("kafka: group %q is not allowed: grant Read on it to this user: %w", config.Group, err)
 	case errors.Is(err, kafka.SASLAuthenticationFailed), errors.Is(err, kafka.UnsupportedSASLMechanism):
-		return explain(err, config)
+		return explain(err, config.connection())
 	}
 	return nil
 }
