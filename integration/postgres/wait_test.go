@@ -2,7 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"hash/fnv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +14,7 @@ import (
 
 	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/stack"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -56,6 +61,87 @@ func TestNoStatementWaitsForALockWithoutEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(ctx, 3*impatience)
 	defer cancel()
 	wantIs(t, store.Atomic(ctx, claimsOf("a"), effectOf("a")), context.DeadlineExceeded)
+}
+
+// TestClaimGivenUpHitsNoOtherStatement: the server is asked to cancel the wait of
+// a claim, which may end by itself at that moment. Neither what runs next on the
+// connection nor, behind a pooler, somebody else's statement is cancelled then.
+func TestClaimGivenUpHitsNoOtherStatement(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	for name, url := range map[string]string{
+		"direct":    url,
+		"PgBouncer": withSetting(stack.PgBouncer(t, url, map[string]string{"default_pool_size": "6"}), "default_query_exec_mode=exec"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const clients, rounds = 6, 60
+			pool := newPool(t, url)
+			impatient := postgres.New(pool, postgres.WithClaimWait(3*time.Millisecond))
+			var all sync.WaitGroup
+			var gaveUp, done atomic.Int32
+			for range clients {
+				all.Go(func() {
+					for i := range rounds {
+						key := fmt.Sprintf("%s-%d", name, i)
+						err := impatient.Atomic(t.Context(), claimsOf(key), func(ctx context.Context, tx pgx.Tx, verdicts []idempotency.Verdict) error {
+							if verdicts[0] != idempotency.Fresh {
+								return nil
+							}
+							_, err := tx.Exec(ctx, `SELECT pg_sleep(0.01 * random())`)
+							return errors.Join(err, effectOf(key)(ctx, tx, verdicts))
+						})
+						switch {
+						case err == nil:
+							done.Add(1)
+						case errors.Is(err, idempotency.ErrInProgress):
+							gaveUp.Add(1)
+						default:
+							t.Errorf("%s: %v", key, err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if gaveUp.Load() == 0 || done.Load() == 0 {
+				t.Errorf("%d claims were given up, %d were not: nothing was proved", gaveUp.Load(), done.Load())
+			}
+			for i := range rounds {
+				if n := effects(t, admin, fmt.Sprintf("%s-%d", name, i)); n > 1 {
+					t.Errorf("message %d has %d effects", i, n)
+				}
+			}
+		})
+	}
+}
+
+// TestClaimWaitsForATurnInThePooler longer than the claim wait: no other
+// transaction holds the claim.
+func TestClaimWaitsForATurnInThePooler(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	through := withSetting(stack.PgBouncer(t, url, oneServer), "default_query_exec_mode=exec")
+	other, err := newPool(t, through, one).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := postgres.New(newPool(t, through, one), postgres.WithClaimWait(time.Millisecond))
+	done := make(chan error, 1)
+	go func() { done <- store.Atomic(t.Context(), claimsOf("a"), effectOf("a")) }()
+	select {
+	case err := <-done:
+		t.Fatalf("it gave up: %v", err)
+	case <-time.After(20 * time.Millisecond): // Longer than the bound.
+	}
+	if err := other.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, "the claim", done); err != nil {
+		t.Fatal(err)
+	}
+	if n := effects(t, admin, "a"); n != 1 {
+		t.Errorf("%d effects", n)
+	}
 }
 
 // wantSoon: each gives up when the claim wait is over.

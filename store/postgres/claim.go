@@ -11,54 +11,55 @@ import (
 	"github.com/onceward/onceward/idempotency"
 )
 
-// claimOneSQL claims one record by the index record_pkey. It returns how many
-// rows it inserted: one or none.
-//
-// The claim waits for another's claim at most as long as $5 says, and leaves
-// lock_timeout as it found it, however that was set. It is one statement because
-// database/sql would pay a round trip for each more (see bounded); pgx could
-// pipeline two SET LOCALs, which cost the server about as much. "claimed" runs whole before count has its
-// result, and only then set_config puts the value back. After an error the
-// transaction is lost anyway.
+// claimOneSQL claims one record by the index record_pkey. Like claimManySQL, it
+// returns the records it inserted.
 //
 // Here as everywhere, names that the search path could turn into somebody else's
 // stand in full: PostgreSQL prefers an operator of the user's whose types fit
 // better, and (bigint, interval) fits better than what it has itself.
 const claimOneSQL = `
-WITH wait AS MATERIALIZED (
-	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $5::text, true)
-), claimed AS (
-	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
-	SELECT $1::text, $2::text, $3::bytea,
-		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($4::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
-	FROM wait
-	ON CONFLICT (scope, key) DO NOTHING
-	RETURNING 1
-)
-SELECT pg_catalog.count(*), pg_catalog.set_config('lock_timeout', (SELECT before FROM wait), true) FROM claimed`
+INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
+SELECT c.scope, c.key, c.fingerprint,
+	pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (c.micros::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+FROM {wait} (VALUES ($1::text, $2::text, $3::bytea, $4::bigint)) AS c (scope, key, fingerprint, micros)
+ON CONFLICT (scope, key) DO NOTHING
+RETURNING scope, key`
 
 // claimManySQL claims many records by the index record_pkey, in their order:
 // two batches that take the same locks in opposite orders would deadlock. It
-// returns the rows it inserted, in that order, and last a row of NULLs that puts
-// lock_timeout back (see claimOneSQL). No fingerprint is an empty text: with
+// returns the records in that order, too. No fingerprint is an empty text: with
 // array_nulls off, NULL in an array is a word like any other.
+const claimManySQL = `
+INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
+SELECT c.scope, c.key, NULLIF(c.fingerprint, '')::bytea,
+	pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (c.micros::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+FROM {wait} unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS c (scope, key, fingerprint, micros)
+ORDER BY c.scope COLLATE "C", c.key COLLATE "C"
+ON CONFLICT (scope, key) DO NOTHING
+RETURNING scope, key`
+
+// boundedClaimSQL is a claim that waits for another's at most as long as $5 says,
+// and leaves lock_timeout as it found it, however that was set. It is one statement
+// because database/sql would pay a round trip for each more (see bounded). "claimed"
+// runs whole before the last row comes, one of NULLs, whose set_config puts the value
+// back. After an error the transaction is lost anyway.
 //
 //nolint:dupword // SQL repeats itself.
-const claimManySQL = `
+const boundedClaimSQL = `
 WITH wait AS MATERIALIZED (
 	SELECT pg_catalog.current_setting('lock_timeout') AS before, pg_catalog.set_config('lock_timeout', $5::text, true)
-), claimed AS (
-	INSERT INTO {schema}.record (scope, key, fingerprint, expires_at)
-	SELECT c.scope, c.key, NULLIF(c.fingerprint, '')::bytea,
-		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (c.micros::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
-	FROM wait, unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS c (scope, key, fingerprint, micros)
-	ORDER BY c.scope COLLATE "C", c.key COLLATE "C"
-	ON CONFLICT (scope, key) DO NOTHING
-	RETURNING scope, key
+), claimed AS ({claim}
 )
 SELECT scope, key, NULL FROM claimed
 UNION ALL
 SELECT NULL, NULL, pg_catalog.set_config('lock_timeout', (SELECT before FROM wait), true)`
+
+// claimSQL returns a claim as it is and bounded.
+func (d *Database[Tx]) claimSQL(claim string) (plain, bounded string) {
+	plain = strings.Replace(claim, "{wait}", "", 1)
+	bounded = strings.Replace(boundedClaimSQL, "{claim}", strings.Replace(claim, "{wait}", "wait,", 1), 1)
+	return d.sql(plain), d.sql(bounded)
+}
 
 // fingerprintsSQL reads what the winners of lost claims recorded, by the index
 // record_pkey. A statement of its own, after the claim: in READ COMMITTED it
@@ -97,6 +98,8 @@ type claimSet struct {
 	// sorted holds the claims in the order in which they are locked, those
 	// that are equal in the order of the call.
 	sorted []*storedClaim
+	// next is where in sorted the next row is looked for.
+	next int
 }
 
 type storedClaim struct {
@@ -152,23 +155,36 @@ func (set *claimSet) verdicts() []idempotency.Verdict {
 }
 
 // claim is the statement that claims the set, and notes which claims are fresh.
-func (d *Database[Tx]) claim(set *claimSet) query {
-	switch len(set.claims) {
-	case 0:
-		return query{}
-	case 1:
+//
+// Setting lock_timeout and putting it back costs the server a sixth of a transaction
+// with one claim, though hardly any claim waits. So where the transport can hurry a
+// statement, the first try goes without. Only if it takes too long a second one tells
+// whether the claim is held, at once: it has been waited for.
+func (d *Database[Tx]) claim(set *claimSet) opening {
+	if len(set.claims) == 0 {
+		return opening{}
+	}
+	plain, bounded, row := d.claimManySQL, d.claimManyBoundedSQL, set.row
+	if len(set.claims) == 1 {
+		plain, bounded, row = d.claimOneSQL, d.claimOneBoundedSQL, set.only
+	}
+	args := set.args()
+	within := func(wait string) query {
+		return query{bounded, append(args, wait), set.boundedRow}
+	}
+	if !d.claimsHurry {
+		return opening{query: within(d.lockTimeout())}
+	}
+	return opening{query{plain, args, row}, func() query {
+		set.forget()
+		return within("1ms")
+	}}
+}
+
+func (set *claimSet) args() []any {
+	if len(set.claims) == 1 {
 		c := &set.claims[0]
-		return query{d.claimOneSQL, []any{c.scope, c.key, bytesArg(c.fingerprint), microseconds(c.retention), d.lockTimeout()}, func(row scanner) error {
-			var inserted int64
-			var restored string
-			if err := row.Scan(&inserted, &restored); err != nil {
-				return err
-			}
-			if inserted == 1 {
-				c.verdict = idempotency.Fresh
-			}
-			return nil
-		}}
+		return []any{c.scope, c.key, bytesArg(c.fingerprint), microseconds(c.retention)}
 	}
 	var scopes, keys, fingerprints, micros arrayLiteral
 	for _, c := range set.sorted {
@@ -179,23 +195,53 @@ func (d *Database[Tx]) claim(set *claimSet) query {
 			micros.addInt(microseconds(c.retention))
 		}
 	}
-	next := 0
-	return query{d.claimManySQL, []any{scopes.String(), keys.String(), fingerprints.String(), micros.String(), d.lockTimeout()}, func(row scanner) error {
-		var scope, key, restored *string
-		if err := row.Scan(&scope, &key, &restored); err != nil || scope == nil {
-			return err
+	return []any{scopes.String(), keys.String(), fingerprints.String(), micros.String()}
+}
+
+// only notes that the only claim was inserted: no other row can come.
+func (set *claimSet) only(scanner) error {
+	set.claims[0].verdict = idempotency.Fresh
+	return nil
+}
+
+func (set *claimSet) row(row scanner) error {
+	var scope, key string
+	if err := row.Scan(&scope, &key); err != nil {
+		return err
+	}
+	set.inserted(scope, key)
+	return nil
+}
+
+func (set *claimSet) boundedRow(row scanner) error {
+	var scope, key, restored *string
+	if err := row.Scan(&scope, &key, &restored); err != nil || scope == nil {
+		return err
+	}
+	set.inserted(*scope, *key)
+	return nil
+}
+
+// inserted notes a fresh claim. Rows come back in the order in which they were inserted.
+func (set *claimSet) inserted(scope, key string) {
+	for set.next < len(set.sorted) {
+		c := set.sorted[set.next]
+		set.next++
+		if c.scope == scope && c.key == key {
+			c.verdict = idempotency.Fresh
+			return
 		}
-		// Rows come back in the order in which they were inserted.
-		for next < len(set.sorted) {
-			c := set.sorted[next]
-			next++
-			if c.scope == *scope && c.key == *key {
-				c.verdict = idempotency.Fresh
-				break
-			}
+	}
+}
+
+// forget undoes what was noted.
+func (set *claimSet) forget() {
+	set.next = 0
+	for i := range set.claims {
+		if set.claims[i].verdict == idempotency.Fresh {
+			set.claims[i].verdict = idempotency.Duplicate
 		}
-		return nil
-	}}
+	}
 }
 
 // microseconds rounds up, so that no retention becomes zero.

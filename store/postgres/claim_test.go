@@ -38,7 +38,7 @@ func TestRowsInsertedDecideTheVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Database[struct{}]{settings: settings{claimWait: time.Second}}
+	d := &Database[struct{}]{}
 	q := d.claim(set)
 	for _, row := range [][3]*string{{new("s"), new("a")}, {new("s"), new("c")}, {nil, nil, new("0")}} {
 		if err := q.row(rowOf(row)); err != nil {

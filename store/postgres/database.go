@@ -36,7 +36,10 @@ type Database[Tx any] struct {
 	invalid error
 
 	// The statements of the hot path, with the schema's name in place.
-	claimOneSQL, claimManySQL, fingerprintsSQL, lockKeySharesSQL string
+	claimOneSQL, claimManySQL, claimOneBoundedSQL, claimManyBoundedSQL, fingerprintsSQL, lockKeySharesSQL string
+
+	// claimsHurry: the transport hurries the first statement.
+	claimsHurry bool
 }
 
 // New returns a store on the pool. It uses one connection of the pool for each
@@ -47,7 +50,8 @@ func New(pool *pgxpool.Pool, options ...Option) *Store {
 	if pool == nil {
 		return d.without("New: the pool is nil: pass one, such as that of pgxpool.New")
 	}
-	d.transport = newPgxTransport(pool, d.commitDeadline)
+	d.transport = newPgxTransport(pool, d.settings)
+	d.claimsHurry = true
 	return d
 }
 
@@ -66,8 +70,8 @@ func NewSQL(db *sql.DB, options ...Option) *SQLStore {
 func newDatabase[Tx any](options []Option) *Database[Tx] {
 	s, err := newSettings(options)
 	d := &Database[Tx]{settings: s, invalid: err}
-	d.claimOneSQL = d.sql(claimOneSQL)
-	d.claimManySQL = d.sql(claimManySQL)
+	d.claimOneSQL, d.claimOneBoundedSQL = d.claimSQL(claimOneSQL)
+	d.claimManySQL, d.claimManyBoundedSQL = d.claimSQL(claimManySQL)
 	d.fingerprintsSQL = d.sql(fingerprintsSQL)
 	d.lockKeySharesSQL = d.sql(lockKeysSQL, "KEY SHARE")
 	return d
@@ -92,7 +96,7 @@ type transport[Tx any] interface {
 	// begin starts a READ COMMITTED transaction and runs first in it, in the
 	// same round trip where the driver can. first.statement may be empty.
 	// Errors are the driver's.
-	begin(ctx context.Context, first query) (transaction[Tx], error)
+	begin(ctx context.Context, first opening) (transaction[Tx], error)
 
 	// on runs statements in a transaction that was lent.
 	on(tx Tx) runner
@@ -129,12 +133,22 @@ type query struct {
 	row       func(row scanner) error
 }
 
+// opening is the first statement of a transaction.
+type opening struct {
+	query
+
+	// bounded, if not nil, is a statement that does the same and does not wait for
+	// locks. It is run in another transaction when query has not ended within the
+	// claim wait: only the server can tell whether somebody holds a lock.
+	bounded func() query
+}
+
 type scanner interface{ Scan(dest ...any) error }
 
 // inTransaction runs one of the store's own operations, with its waits for locks
 // bounded. Its errors are sentinels.
 func (d *Database[Tx]) inTransaction(ctx context.Context, doing string, work func(ctx context.Context, r runner) error) error {
-	return d.transact(ctx, doing, setWait(d.lockTimeout(), new(string)), func(ctx context.Context, tx Tx) error {
+	return d.transact(ctx, doing, opening{query: setWait(d.lockTimeout(), new(string))}, func(ctx context.Context, tx Tx) error {
 		if err := work(ctx, d.transport.on(tx)); err != nil {
 			return storeError(ctx, doing, err)
 		}
@@ -144,7 +158,7 @@ func (d *Database[Tx]) inTransaction(ctx context.Context, doing string, work fun
 
 // transact runs work in a transaction that begins with first, and commits it if
 // work returns nil.
-func (d *Database[Tx]) transact(ctx context.Context, doing string, first query, work func(ctx context.Context, tx Tx) error) error {
+func (d *Database[Tx]) transact(ctx context.Context, doing string, first opening, work func(ctx context.Context, tx Tx) error) error {
 	if d.invalid != nil {
 		return d.invalid
 	}

@@ -77,6 +77,13 @@
 // part of it could set a bound, and a statement more for each claim costs more than
 // the rare table lock does. Everything else waits for tables no longer than for rows.
 //
+// With pgx the bound on a claim is not the server's at first, since setting it costs
+// more than a claim: when the claim has not ended within the claim wait, for whatever
+// reason, the server is asked to cancel it, its connection is closed, and a second
+// try, on another, is told at once whether somebody holds the claim. That costs a
+// connection for each ErrInProgress. A lock_timeout of the user's own that is shorter
+// than the claim wait bounds the first try as well.
+//
 // # Dead letters and parked keys
 //
 // A key is parked as long as parked_key has its row, and it has one as long as a

@@ -83,7 +83,7 @@ func (d *Database[Tx]) Migrate(ctx context.Context) error {
 	doing := fmt.Sprintf("migrate schema %q", d.schema)
 	for done := false; !done; {
 		// Without a bound, whatever is the connection's own.
-		err := d.transact(ctx, doing, setWait("0", new(string)), func(ctx context.Context, tx Tx) (err error) {
+		err := d.transact(ctx, doing, opening{query: setWait("0", new(string))}, func(ctx context.Context, tx Tx) (err error) {
 			if done, err = d.migrateOnce(ctx, d.transport.on(tx)); err != nil {
 				return storeError(ctx, doing, err)
 			}

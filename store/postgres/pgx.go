@@ -23,8 +23,8 @@ const (
 )
 
 type pgxTransport struct {
-	pool           *pgxpool.Pool
-	commitDeadline time.Duration
+	pool                      *pgxpool.Pool
+	claimWait, commitDeadline time.Duration
 	// describes: the pool runs in QueryExecModeDescribeExec, in which a
 	// statement is parsed in one round trip and run in the next. Behind a
 	// PgBouncer, outside of a transaction, those may reach two servers, and
@@ -32,21 +32,44 @@ type pgxTransport struct {
 	describes bool
 }
 
-func newPgxTransport(pool *pgxpool.Pool, commitDeadline time.Duration) *pgxTransport {
+func newPgxTransport(pool *pgxpool.Pool, s settings) *pgxTransport {
 	mode := pool.Config().ConnConfig.DefaultQueryExecMode
-	return &pgxTransport{pool: pool, commitDeadline: commitDeadline, describes: mode == pgx.QueryExecModeDescribeExec}
+	return &pgxTransport{pool, s.claimWait, s.commitDeadline, mode == pgx.QueryExecModeDescribeExec}
 }
 
-func (p *pgxTransport) begin(ctx context.Context, first query) (transaction[pgx.Tx], error) {
+func (p *pgxTransport) begin(ctx context.Context, first opening) (transaction[pgx.Tx], error) {
+	if first.bounded == nil {
+		return p.try(ctx, first.query, 0)
+	}
+	t, err := p.try(ctx, first.query, p.claimWait)
+	if errors.Is(err, errHurried) {
+		return p.try(ctx, first.bounded(), 0)
+	}
+	return t, err
+}
+
+// try begins a transaction on one connection. If patience is positive and first
+// takes longer, the error is errHurried.
+func (p *pgxTransport) try(ctx context.Context, first query, patience time.Duration) (transaction[pgx.Tx], error) {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("acquire a connection: %w", err)
 	}
-	t := &pgxTransaction{ctx: ctx, began: time.Now(), pool: p.pool, conn: conn, raw: conn.Conn(), commitDeadline: p.commitDeadline}
+	t := &pgxTransaction{
+		ctx: ctx, lasting: context.WithoutCancel(ctx), began: time.Now(),
+		pool: p.pool, conn: conn, raw: conn.Conn(), commitDeadline: p.commitDeadline,
+	}
 	// From here on the end of ctx closes the connection, whatever it waits
 	// for. The store's own statements need no watch on ctx of their own.
 	t.unwatch = context.AfterFunc(ctx, t.sever)
-	if err := p.start(context.WithoutCancel(ctx), t, first); err != nil {
+	if patience > 0 {
+		t.hurryAfter(patience)
+	}
+	err = p.start(t.lasting, t, first) //nolint:contextcheck // See above.
+	if t.hasBegun() {
+		err = errHurried
+	}
+	if err != nil {
 		t.end() //nolint:contextcheck // ctx may have ended, which is why it is cleaned up.
 		return nil, err
 	}
@@ -117,6 +140,7 @@ func eachRow(rows pgx.Rows, row func(scanner) error) error {
 // pgxTransaction is one connection of the pool for as long as one Atomic runs.
 type pgxTransaction struct {
 	ctx            context.Context //nolint:containedctx // The one of Atomic, in which this lives.
+	lasting        context.Context //nolint:containedctx // The same without its end.
 	began          time.Time
 	unwatch        func() bool
 	pool           *pgxpool.Pool
@@ -130,6 +154,64 @@ type pgxTransaction struct {
 	// conn is nil once the connection was given back or taken from the pool.
 	conn    *pgxpool.Conn
 	severed bool
+	// begun: the server has answered the first statement. hurried: it was
+	// asked to make haste before, by patience.
+	begun, hurried bool
+	patience       *time.Timer
+}
+
+var errHurried = errors.New("postgres: the first statement took longer than the claim wait")
+
+// hurryPause lies between two requests to make haste.
+const hurryPause = time.Second
+
+func (t *pgxTransaction) hurryAfter(patience time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.patience = time.AfterFunc(patience, t.hurry)
+}
+
+// hurry asks the server to cancel the first statement, again and again until it
+// answers: a request that gets there before the statement has no effect.
+func (t *pgxTransaction) hurry() {
+	if !t.hurrying() {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), hurryPause)
+	defer stop()
+	_ = t.raw.PgConn().CancelRequest(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.begun {
+		t.patience.Reset(hurryPause)
+	}
+}
+
+func (t *pgxTransaction) hurrying() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begun || t.severed {
+		return false
+	}
+	t.hurried = true
+	return true
+}
+
+// hasBegun is called when the first statement has its answer, and reports whether
+// it was hurried. Whatever the answer, such a connection is not used again: a
+// request may still be on its way, and could hit another statement.
+func (t *pgxTransaction) hasBegun() (hurried bool) {
+	t.mu.Lock()
+	t.begun = true
+	if t.patience != nil {
+		t.patience.Stop()
+	}
+	hurried = t.hurried
+	t.mu.Unlock()
+	if hurried {
+		t.sever()
+	}
+	return hurried
 }
 
 // sever closes the socket under whatever the work is doing, so that the server
@@ -245,9 +327,7 @@ func (t *pgxTransaction) commit() error {
 		return errRolledBack
 	}
 	// A commit that has begun is not called off: its outcome would be unknown.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)
-	defer cancel()
-	switch err := t.tx.Commit(ctx); {
+	switch err := t.finish(t.tx.Commit); {
 	case err == nil:
 		return nil
 	case errors.Is(err, pgx.ErrTxCommitRollback):
@@ -257,6 +337,16 @@ func (t *pgxTransaction) commit() error {
 	}
 }
 
+// finish commits or rolls back within the deadline. It stands on the socket: a
+// context that ends would have pgx allocate a watch for each transaction.
+func (t *pgxTransaction) finish(do func(context.Context) error) error {
+	socket := t.raw.PgConn().Conn()
+	_ = socket.SetDeadline(time.Now().Add(t.commitDeadline))
+	err := do(t.lasting)
+	_ = socket.SetDeadline(time.Time{})
+	return err
+}
+
 func (t *pgxTransaction) end() {
 	if t.use.revoke() {
 		t.sever()
@@ -264,10 +354,8 @@ func (t *pgxTransaction) end() {
 	t.unwatch()
 	pg := t.raw.PgConn()
 	if t.tx != nil && !t.isSevered() && !pg.IsClosed() && !pg.IsBusy() && pg.TxStatus() != statusIdle {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.commitDeadline)
-		defer cancel()
 		// If it fails the connection is closed, which rolls back as well.
-		_ = t.tx.Rollback(ctx)
+		_ = t.finish(t.tx.Rollback)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -19,7 +19,7 @@ type sqlTransport struct {
 	commitDeadline time.Duration
 }
 
-func (s sqlTransport) begin(ctx context.Context, first query) (transaction[*sql.Tx], error) {
+func (s sqlTransport) begin(ctx context.Context, first opening) (transaction[*sql.Tx], error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("acquire a connection: %w", err)
@@ -30,7 +30,7 @@ func (s sqlTransport) begin(ctx context.Context, first query) (transaction[*sql.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &sqlTransaction{ctx: ctx, began: time.Now(), cancel: cancel, db: s.db, conn: conn, commitDeadline: s.commitDeadline}
 	t.unwatch = context.AfterFunc(ctx, t.sever)
-	if err := s.start(own, t, first); err != nil {
+	if err := s.start(own, t, first.query); err != nil {
 		t.end()
 		return nil, err
 	}
