@@ -10,13 +10,12 @@ import (
 	"github.com/onceward/onceward/idempotency"
 )
 
-// batch is what one transaction does with its messages. It belongs to the worker
-// until the transaction has ended, and for good if its handler was abandoned.
+// batch is what one transaction does with its messages. It belongs to the series'
+// goroutine until the transaction has ended, and for good if its handler was abandoned.
 type batch[Tx any] struct {
 	transaction
 
 	in        *Inbox[Tx]
-	now       time.Time
 	messages  []Message
 	claims    []idempotency.Claim
 	decisions []decision
@@ -29,7 +28,7 @@ type batch[Tx any] struct {
 }
 
 func (in *Inbox[Tx]) newBatch(now time.Time, messages []Message) *batch[Tx] {
-	b := &batch[Tx]{in: in, now: now, messages: messages}
+	b := &batch[Tx]{transaction: transaction{began: now}, in: in, messages: messages}
 	if len(messages) == 1 {
 		b.claims, b.decisions = b.one.claims[:], b.one.decisions[:]
 	} else {
@@ -37,11 +36,6 @@ func (in *Inbox[Tx]) newBatch(now time.Time, messages []Message) *batch[Tx] {
 	}
 	in.fillClaims(b.claims, messages)
 	return b
-}
-
-// transact implements work.
-func (b *batch[Tx]) transact(ctx context.Context) error {
-	return b.in.store.Atomic(ctx, b.claims, b.run)
 }
 
 // decision is what becomes of a message if its transaction is committed. A reason
@@ -177,7 +171,7 @@ func (b *batch[Tx]) unfit(m *Message, parked parkedKeys) Reason {
 	switch {
 	case m.ID == "":
 		return ReasonMissingID
-	case !m.Time.IsZero() && b.now.Sub(m.Time) > b.in.retention:
+	case !m.Time.IsZero() && b.began.Sub(m.Time) > b.in.retention:
 		return ReasonTooOld
 	case parked.has(m):
 		return ReasonBehind

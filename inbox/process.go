@@ -33,60 +33,54 @@ func (in *Inbox[Tx]) Process(ctx context.Context, messages []Message) ([]Result,
 				"the adapter must set it to the topic or queue within which IDs are unique; in a test, any name", i+1, len(messages))
 		}
 	}
-	r := runner{timeout: in.handlerTimeout}
-	defer r.close()
-	for start := 0; start < len(messages); start += in.batch {
-		end := min(start+in.batch, len(messages))
-		r.last = end == len(messages)
-		began := time.Now()
-		ok, err := in.processBatch(ctx, &r, messages[start:end], results[start:end])
-		in.noteStore(ctx, began, err)
+	for next := 0; next < len(messages); {
+		s, err := in.runBatches(ctx, in.batch, messages[next:], results[next:])
+		if err == nil {
+			break
+		}
+		next += s.done
+		end := min(next+in.batch, len(messages))
+		ok, err := in.batchFailed(ctx, messages[next:end], results[next:end], err)
+		in.noteStore(ctx, s.began, err)
 		if !ok || err != nil {
 			return results, err
 		}
+		next = end
 	}
 	return results, nil
 }
 
-// processBatch runs messages in one transaction and, if that fails, one by one
-// up to the first that fails alone. Then ok is false.
-func (in *Inbox[Tx]) processBatch(ctx context.Context, r *runner, messages []Message, results []Result) (ok bool, err error) {
-	if len(messages) > 1 {
-		err := in.attempt(ctx, r, messages, results)
-		if err == nil {
-			return true, nil
-		}
-		if err := in.interruption(ctx, err); err != nil {
-			return false, err
-		}
-		if errors.Is(err, idempotency.ErrTransactionEnded) {
-			// Which message's handler did it is not known, and none may fail for it.
-			in.report(ctx, Event{Kind: EventFailed, Count: 1, Err: err})
-		}
-		in.counters.retries.Add(1)
-		r.last = false
+// batchFailed runs messages that failed in one transaction one by one, up to the
+// first that fails alone. Then ok is false. One message is not run again.
+func (in *Inbox[Tx]) batchFailed(ctx context.Context, messages []Message, results []Result, cause error) (ok bool, err error) {
+	if len(messages) == 1 {
+		err := in.messageFailed(ctx, &messages[0], &results[0], cause)
+		return results[0].Outcome != Failed, err
 	}
-	for i := range messages {
-		if err := in.processOne(ctx, r, messages[i:i+1], &results[i]); err != nil {
-			return false, err
+	if err := in.interruption(ctx, cause); err != nil {
+		return false, err
+	}
+	if errors.Is(cause, idempotency.ErrTransactionEnded) {
+		// Which message's handler did it is not known, and none may fail for it.
+		in.report(ctx, Event{Kind: EventFailed, Count: 1, Err: cause})
+	}
+	in.counters.retries.Add(1)
+	for next := 0; next < len(messages); next++ {
+		s, err := in.runBatches(ctx, 1, messages[next:], results[next:])
+		if err == nil {
+			break
 		}
-		if results[i].Outcome == Failed {
-			return false, nil
+		next += s.done
+		if err := in.messageFailed(ctx, &messages[next], &results[next], err); err != nil || results[next].Outcome == Failed {
+			return false, err
 		}
 	}
 	return true, nil
 }
 
-// processOne runs one message in a transaction of its own and applies the
-// failure policy.
-func (in *Inbox[Tx]) processOne(ctx context.Context, r *runner, one []Message, result *Result) error {
-	message := &one[0]
-	single := [1]Result{}
-	err := in.attempt(ctx, r, one, single[:])
-	if err == nil {
-		*result = single[0]
-		return nil
-	}
+// messageFailed applies the failure policy to a message that failed in a
+// transaction of its own. The result tells whether that settled it.
+func (in *Inbox[Tx]) messageFailed(ctx context.Context, message *Message, result *Result, err error) error {
 	if err := in.interruption(ctx, err); err != nil {
 		return err
 	}
@@ -132,37 +126,6 @@ func (in *Inbox[Tx]) failedAttempt(ctx context.Context, message *Message, result
 		pause = asked.pause
 	}
 	in.fail(ctx, message, result, cause, pause, attempts)
-	return nil
-}
-
-// attempt runs messages in one transaction. When it is committed, and only
-// then, results are filled and reported.
-func (in *Inbox[Tx]) attempt(ctx context.Context, r *runner, messages []Message, results []Result) error {
-	start := time.Now()
-	var b *batch[Tx]
-	err := in.retryConflicts(ctx, func() error {
-		// An abandoned handler keeps the batch it belongs to, so each
-		// transaction gets a new one.
-		b = in.newBatch(start, messages)
-		err := in.run(ctx, r, &b.transaction, b)
-		if errors.Is(err, idempotency.ErrTransactionEnded) {
-			err = endedError(err)
-		}
-		// Of a handler that was abandoned because ctx ended, another process may
-		// handle the message next; that it had committed is far less likely.
-		if err != nil && mayBeCommitted(err) && (ctx.Err() == nil || errors.Is(err, idempotency.ErrTransactionEnded)) {
-			b.rememberUnfinished(err)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	took := time.Since(start)
-	for i, d := range b.decisions {
-		results[i] = Result{Outcome: d.outcome, Err: d.cause(&messages[i])}
-		in.reportDecision(ctx, &messages[i], d, took)
-	}
 	return nil
 }
 

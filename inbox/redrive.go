@@ -88,8 +88,6 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 		return result, err
 	}
 	began := time.Now()
-	r := runner{timeout: in.handlerTimeout}
-	defer r.close()
 	blocked := parkedKeys{}
 	rewritten := map[delivery]bool{}
 	err := in.eachRedrivable(ctx, filter, func(letter *DeadLetter) error {
@@ -104,7 +102,7 @@ func (in *Inbox[Tx]) Redrive(ctx context.Context, filter Filter, mode Mode) (Red
 			result.Blocked++
 			return nil
 		}
-		end, err := in.redrive(ctx, &r, letter)
+		end, err := in.redrive(ctx, letter)
 		if err != nil {
 			return err
 		}

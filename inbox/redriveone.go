@@ -38,8 +38,11 @@ type redriving[Tx any] struct {
 	letter DeadLetter // whole, as it was taken
 }
 
-// transact implements work.
-func (d *redriving[Tx]) transact(ctx context.Context) error {
+// transact implements series.
+func (d *redriving[Tx]) transact(ctx context.Context, watch *watch) error {
+	if err := watch.begin(&d.transaction); err != nil {
+		return err
+	}
 	return d.in.store.TakeDeadLetter(ctx, d.in.consumer, d.number, d.run)
 }
 
@@ -57,12 +60,12 @@ func (d *redriving[Tx]) run(ctx context.Context, tx Tx, letter DeadLetter) error
 
 // redrive runs one dead letter, which was listed without its payload. An error
 // means that the store is out or ctx has ended.
-func (in *Inbox[Tx]) redrive(ctx context.Context, r *runner, listed *DeadLetter) (redriveEnd, error) {
+func (in *Inbox[Tx]) redrive(ctx context.Context, listed *DeadLetter) (redriveEnd, error) {
 	start := time.Now()
 	var try *redriving[Tx]
 	err := in.retryConflicts(ctx, func() error {
-		try = &redriving[Tx]{in: in, number: listed.Number}
-		err := in.run(ctx, r, &try.transaction, try)
+		try = &redriving[Tx]{transaction: transaction{began: time.Now()}, in: in, number: listed.Number}
+		err := in.run(ctx, try)
 		if errors.Is(err, idempotency.ErrTransactionEnded) {
 			err = endedError(err)
 		}

@@ -11,21 +11,23 @@ import (
 // grace is how long a handler may take to return once its context is cancelled.
 const grace = time.Second
 
-// transaction watches one transaction of the store, which a worker runs so that a
-// handler that never returns can be left behind.
+// transaction is what is known of one transaction of the store while it is watched:
+// see Inbox.run.
 //
 //	storing ──enter──▶ handling ──leave──▶ storing … ──finish──▶ committing
 //	   │                  │ HandlerTimeout or ctx ended: handler's ctx cancelled
 //	   │ ctx ended        │ a second later, still handling: abandoned
 //	   └────────▶ stopped ◀────────┘
 //
-// Stopped means that the worker's context is cancelled: the store rolls the
+// Stopped means that the series' context is cancelled: the store rolls the
 // transaction back even while the handler runs on. From committing on nothing
 // interferes, so that a commit is never made uncertain for the sake of a second.
 //
-// An abandoned worker finds out in leave and touches nothing but its own
+// An abandoned series finds out in leave and touches nothing but its own
 // transaction afterwards; that is why a transaction's working memory is never reused.
 type transaction struct {
+	began time.Time
+
 	mu        sync.Mutex
 	phase     phase
 	entered   time.Time // when the running call of the handler began
