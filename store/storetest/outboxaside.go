@@ -1,0 +1,219 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+func asideRules[Tx any]() []outboxRule[Tx] {
+	return []outboxRule[Tx]{
+		{"WhatIsSetAsideIsListedAsItIs", listedAsItIs[Tx]},
+		{"EventIsWhatWasAppended", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			messages := strangeEvents()
+			for i := range messages {
+				messages[i].ID = fmt.Sprintf("id-%d", i)
+			}
+			f.append(messages...)
+			a.save(asidesOf(a.read(), outbox.Delayed, 0), nil)
+			for i, aside := range f.setAside(relayName, outbox.Filter{}) {
+				if got := eventDifference(aside.Event, messages[i]); got != "" {
+					f.Errorf("listed event %d: %s", i, got)
+				}
+			}
+			due, err := f.store.Due(f.Context(), relayName, a.lanes(), 100, 1<<23)
+			f.must("due", err)
+			if len(due.Events) != len(messages) {
+				f.Fatalf("%d are due", len(due.Events))
+			}
+			for _, event := range due.Events {
+				i := slices.Index(idsOfMessages(messages), event.ID)
+				if got := eventDifference(event, messages[i]); got != "" {
+					f.Errorf("due event %d: %s", i, got)
+				}
+			}
+		}},
+		{"SettingAsideAgainChangesIt", func(f *outboxFixture[Tx]) {
+			a := f.start("a", parkingRegistration())
+			f.append(eventOf("a", "k"), eventOf("b", "k"))
+			events := a.read()
+			first := asideOf(events[0], outbox.Retrying, time.Hour)
+			first.Attempts, first.Error = 1, "timeout"
+			a.save([]outbox.Aside{first, asideOf(events[1], outbox.Behind, 0)}, nil)
+			f.db.Age(f.T, time.Hour)
+			first.State, first.Attempts, first.Error, first.After = outbox.Dead, 2, "refused", 0
+			a.save([]outbox.Aside{first}, nil)
+			got := f.setAside(relayName, outbox.Filter{})
+			if len(got) != 2 || got[0].Aside.State != outbox.Dead || got[0].Aside.Attempts != 2 || got[0].Aside.Error != "refused" || !got[0].Due.IsZero() {
+				f.Fatalf("got %+v", got)
+			}
+			if got[1].Aside.State != outbox.Behind || got[1].Aside.Attempts != 0 {
+				f.Errorf("its neighbour changed: %+v", got[1].Aside)
+			}
+		}},
+		{"LongAndStrangeErrorsAreKept", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(eventOf("a", "k"), eventOf("b", "k"))
+			events := a.read()
+			long, strange := asideOf(events[0], outbox.Dead, 0), asideOf(events[1], outbox.Dead, 0)
+			long.Error = strings.Repeat("é", 4<<10)
+			strange.Error = "nul \x00, \xff"
+			a.save([]outbox.Aside{long, strange}, nil)
+			got := f.setAside(relayName, outbox.Filter{})
+			if got[0].Aside.Error != long.Error || !strings.HasPrefix(got[1].Aside.Error, "nul ") {
+				f.Errorf("got %.50q and %.50q", got[0].Aside.Error, got[1].Aside.Error)
+			}
+		}},
+		{"DoneIsNotSetAsideAnyMore", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 4, 4)...)
+			events := a.read()
+			a.save(asidesOf(events, outbox.Delayed, time.Hour), nil)
+			a.save(nil, asidesOf(events[1:3], outbox.Delayed, 0))
+			f.wantAside(relayName, "m-0", "m-3")
+			a.wantCaughtUp()
+		}},
+		{"RelaysSetAsideApart", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay = "other"
+			a, b := f.start("a", registration()), f.start("b", other)
+			f.append(eventOf("a", "k"))
+			events := a.read()
+			b.read()
+			a.save(asidesOf(events, outbox.Dead, 0), nil)
+			b.save(asidesOf(events, outbox.Delayed, time.Hour), nil)
+			b.save(nil, asidesOf(events, outbox.Delayed, 0))
+			f.wantAside(relayName, "a")
+			f.wantAside("other")
+		}},
+		{"HeldIsWhatHasASay", heldIsWhatHasASay[Tx]},
+		{"HeldIsThatOfTheLanes", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 40, 40)...)
+			events := a.read()
+			a.save(asidesOf(events, outbox.Retrying, time.Hour), nil)
+			for lane := range relayLanes {
+				held, err := f.store.Held(f.Context(), relayName, []int{lane})
+				f.must("held", err)
+				want := 0
+				for _, event := range events {
+					if event.Lane == lane {
+						want++
+					}
+				}
+				if len(held) != want || slices.ContainsFunc(held, func(h outbox.Aside) bool { return h.Lane != lane }) {
+					f.Errorf("lane %d holds %d, want %d", lane, len(held), want)
+				}
+			}
+		}},
+	}
+}
+
+func listedAsItIs[Tx any](f *outboxFixture[Tx]) {
+	a := f.start("a", parkingRegistration())
+	f.append(eventOf("delayed", "d"), eventOf("retrying", "k"), eventOf("behind", "k"), eventOf("dead", ""), eventOf("skipped", "s"))
+	asides := asidesOf(a.read(), outbox.Delayed, time.Hour)
+	asides[1].State, asides[1].After, asides[1].Attempts, asides[1].Error = outbox.Retrying, time.Minute, 3, "broker said: no"
+	asides[2].State, asides[2].After = outbox.Behind, 0
+	asides[3].State, asides[3].After, asides[3].Attempts, asides[3].Error = outbox.Dead, 0, 10, "line one\nline two: é €"
+	asides[4].State, asides[4].After = outbox.Skipped, 0
+	a.save(asides, nil)
+
+	got := f.setAside(relayName, outbox.Filter{})
+	if len(got) != len(asides) {
+		f.Fatalf("%d are set aside", len(got))
+	}
+	for i, aside := range got {
+		want := asides[i]
+		if due := aside.Due; due.IsZero() != (want.After == 0) || !due.IsZero() && (due.Sub(aside.SetAsideAt)-want.After).Abs() > time.Second {
+			f.Errorf("%s is due at %v, set aside at %v", want.State, due, aside.SetAsideAt)
+		}
+		if age := time.Since(aside.SetAsideAt).Abs(); age > time.Hour {
+			f.Errorf("%s was set aside %v ago", want.State, age)
+		}
+		if want.After > 0 {
+			f.wantAbout(aside.Aside.After, want.After)
+		}
+		aside.Aside.After, want.After = 0, 0
+		if aside.Aside != want || aside.Event.Number != want.Number || aside.Event.Lane != want.Lane || aside.Event.ID != string(want.State) || aside.Event.Attempts != want.Attempts {
+			f.Errorf("got %+v, want %+v", aside, want)
+		}
+	}
+}
+
+func heldIsWhatHasASay[Tx any](f *outboxFixture[Tx]) {
+	a := f.start("a", parkingRegistration())
+	set := []struct {
+		id, key string
+		state   outbox.State
+	}{
+		{"delayed", "d", outbox.Delayed},
+		{"delayed keyless", "", outbox.Delayed},
+		{"skipped", "s", outbox.Skipped},
+		{"skipped keyless", "", outbox.Skipped},
+		{"retrying", "r", outbox.Retrying},
+		{"behind retrying", "r", outbox.Behind},
+		{"also behind retrying", "r", outbox.Behind},
+		{"retrying keyless", "", outbox.Retrying},
+		{"dead", "x", outbox.Dead},
+		{"behind dead", "x", outbox.Behind},
+		{"dead keyless", "", outbox.Dead},
+		{"dead alone", "y", outbox.Dead},
+	}
+	messages := make([]outbox.Message, len(set))
+	for i, s := range set {
+		messages[i] = eventOf(s.id, s.key)
+	}
+	f.append(messages...)
+	asides := asidesOf(a.read(), outbox.Delayed, time.Hour)
+	names := map[int64]string{}
+	for i, s := range set {
+		asides[i].State = s.state
+		names[asides[i].Number] = s.id
+	}
+	a.save(asides, nil)
+
+	held, err := f.store.Held(f.Context(), relayName, a.lanes())
+	f.must("held", err)
+	keys, others := map[string]int{}, []string{}
+	for _, h := range held {
+		if i := slices.IndexFunc(asides, func(x outbox.Aside) bool { return x.Number == h.Number }); i < 0 ||
+			h.Lane != asides[i].Lane || h.State != asides[i].State || h.KeyHash != asides[i].KeyHash {
+			f.Errorf("held is %+v", h)
+		}
+		switch h.State {
+		case outbox.Retrying, outbox.Skipped:
+			others = append(others, names[h.Number])
+		}
+		if h.KeyHash != "" && h.State != outbox.Skipped {
+			keys[h.KeyHash]++
+		}
+		if h.State == outbox.Retrying {
+			f.wantAbout(h.After, time.Hour)
+		}
+		if h.State == outbox.Delayed || h.State == outbox.Dead && h.KeyHash == "" {
+			f.Errorf("%q has no say", names[h.Number])
+		}
+	}
+	slices.Sort(others)
+	if want := []string{"retrying", "retrying keyless", "skipped", "skipped keyless"}; !slices.Equal(others, want) {
+		f.Errorf("held are %q, want %q and the keys", others, want)
+	}
+	for _, key := range []string{"r", "x", "y"} {
+		if n := keys[hashOf(topic, []byte(key))]; n == 0 {
+			f.Errorf("nothing of key %q is held", key)
+		}
+	}
+	if len(keys) != 3 {
+		f.Errorf("held are keys %q", slices.Sorted(maps.Keys(keys)))
+	}
+	none, err := f.store.Held(f.Context(), relayName, nil)
+	if err != nil || len(none) != 0 {
+		f.Errorf("of no lanes: %v, %v", none, err)
+	}
+}

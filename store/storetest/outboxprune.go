@@ -1,0 +1,234 @@
+package storetest
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+const (
+	abandonAfter = 7 * 24 * time.Hour
+	old          = 25 * time.Hour // beyond the retention of registration
+)
+
+func pruneLogRules[Tx any]() []outboxRule[Tx] {
+	return []outboxRule[Tx]{
+		{"EventsThatWerePassedLiveForTheRetention", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 5, 5)...)
+			a.catchUp()
+			f.db.Age(f.T, 23*time.Hour)
+			f.wantPruned(100, 0)
+			f.replay(0)
+			a.catchUp()
+			f.db.Age(f.T, 2*time.Hour)
+			f.append(eventOf("young", "k"))
+			a.catchUp()
+			f.wantPruned(100, 5)
+			f.replay(0)
+			a.wantCaughtUp("young")
+		}},
+		{"EventsThatWereNotPassedStay", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay = "other"
+			a, b := f.start("a", registration()), f.start("b", other)
+			f.append(numbered("m", 5, 5)...)
+			a.catchUp()
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 0)
+			b.wantCaughtUp(idsOfMessages(numbered("m", 5, 5))...)
+			f.wantPruned(100, 5)
+		}},
+		{"EventsOpenForLongerThanTheRetentionStay", func(f *outboxFixture[Tx]) {
+			if f.db.OneWriter() {
+				return
+			}
+			a := f.start("a", registration())
+			open := f.begin()
+			f.appendIn(open, eventOf("open", "k"))
+			f.append(eventOf("a", "k"))
+			a.catchUp()
+			f.commit(open)
+			f.db.Age(f.T, old)
+			pruned, err := f.store.PruneLog(f.Context(), 100, abandonAfter)
+			f.must("prune", err)
+			a.wantCaughtUp("open")
+			f.wantPruned(100, 2-pruned.Events)
+		}},
+		{"LongestRetentionCounts", func(f *outboxFixture[Tx]) {
+			long := registration()
+			long.Relay, long.Retention = "long", 72*time.Hour
+			a, b := f.start("a", registration()), f.start("b", long)
+			f.append(eventOf("a", "k"))
+			a.catchUp()
+			b.catchUp()
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 0)
+			f.db.Age(f.T, 48*time.Hour)
+			f.wantPruned(100, 1)
+		}},
+		{"EventsThatAreSetAsideStay", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 6, 6)...)
+			asides := asidesOf(a.read(), outbox.Dead, 0)
+			asides[4].State, asides[4].After = outbox.Delayed, 1000*time.Hour
+			a.save([]outbox.Aside{asides[1], asides[4]}, nil)
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 4)
+			f.wantAside(relayName, "m-1", "m-4")
+			if got := f.setAside(relayName, outbox.Filter{})[0].Event; string(got.Payload) != "payload of m-1" {
+				f.Errorf("left is %+v", got)
+			}
+			a.save(nil, asides[1:2])
+			f.wantPruned(100, 1)
+		}},
+		{"PruneIsBoundedAndBeginsWithTheOldest", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 25, 5)...)
+			a.catchUp()
+			f.db.Age(f.T, old)
+			f.wantPruned(10, 10)
+			f.replay(0)
+			a.renew()
+			f.wantEvents(a.read(), idsOfMessages(numbered("m", 25, 5))[10:]...)
+			a.save(nil, nil)
+			f.wantPruned(10, 10)
+			f.wantPruned(10, 5)
+			f.wantPruned(10, 0)
+		}},
+		{"RelayWithoutInstancesIsPassedOverAfterAWhile", abandonedRelay[Tx]},
+		{"RelayThatNeverRanIsPassedOverAfterAWhile", func(f *outboxFixture[Tx]) {
+			never := registration()
+			never.Relay = "never"
+			f.register(never)
+			a := f.start("a", registration())
+			f.append(eventOf("a", "k"))
+			f.db.Age(f.T, old)
+			a.catchUp()
+			if pruned := f.wantPruned(100, 0); len(pruned.Abandoned) != 0 {
+				f.Errorf("abandoned are %q", pruned.Abandoned)
+			}
+			f.db.Age(f.T, abandonAfter)
+			if pruned := f.wantPruned(100, 1); !slices.Equal(pruned.Abandoned, []string{"never"}) {
+				f.Errorf("abandoned are %q", pruned.Abandoned)
+			}
+		}},
+		{"RemovedRelayHoldsUpNothing", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay, other.Retention = "other", 1000*time.Hour
+			f.register(other)
+			a := f.start("a", registration())
+			f.append(eventOf("a", "k"))
+			a.catchUp()
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 0)
+			f.must("remove", f.store.Remove(f.Context(), "other"))
+			f.wantPruned(100, 1)
+		}},
+		{"PrunersAtOnceNeverCountAnEventTwice", logPrunersAtOnce[Tx]},
+		{"ReadingGoesOnWhereTheLogWasPruned", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 5, 5)...)
+			a.catchUp()
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 5)
+			a.wantCaughtUp()
+			f.append(eventOf("new", "k"))
+			a.wantCaughtUp("new")
+			fresh := registration()
+			fresh.Relay = "fresh"
+			b := f.start("b", fresh)
+			b.wantCaughtUp("new")
+			fresh.Relay, fresh.FromNow = "fresh from now", true
+			f.start("c", fresh).wantCaughtUp()
+		}},
+		{"NumbersOfAnEmptyLogGoOn", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(eventOf("a", "k"))
+			first := a.catchUp()[0].Number
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 1)
+			if got, err := f.store.FirstSince(f.Context(), time.Time{}); err != nil || got <= first {
+				f.Errorf("the first event of the empty log would be %d, %v; %d was one", got, err, first)
+			}
+			f.append(eventOf("b", "k"))
+			if got := a.catchUp()[0].Number; got <= first {
+				f.Errorf("number %d comes after %d", got, first)
+			}
+		}},
+	}
+}
+
+func (f *outboxFixture[Tx]) wantPruned(limit, want int) outbox.Pruned {
+	f.Helper()
+	pruned, err := f.store.PruneLog(f.Context(), limit, abandonAfter)
+	f.must("prune", err)
+	if pruned.Events != want {
+		f.Fatalf("pruned %+v, want %d events", pruned, want)
+	}
+	return pruned
+}
+
+func abandonedRelay[Tx any](f *outboxFixture[Tx]) {
+	other := registration()
+	other.Relay = "other"
+	a, b := f.start("a", registration()), f.startFor(time.Minute, "b", other)
+	f.append(numbered("m", 5, 5)...)
+	a.catchUp()
+	b.limit = 2
+	events := b.chunk(outbox.Position{}, b.lanes()...)
+	b.move(events.End, b.lanes()...)
+	b.save(asidesOf(events.Events[:1], outbox.Dead, 0), nil)
+	f.db.Age(f.T, abandonAfter-time.Hour)
+	first, err := f.store.PruneLog(f.Context(), 100, abandonAfter)
+	if err != nil || first.Events > 1 || len(first.Abandoned) != 0 {
+		f.Errorf("pruned %+v, %v", first, err)
+	}
+	f.db.Age(f.T, 2*time.Hour)
+	if pruned := f.wantPruned(100, 4-first.Events); !slices.Equal(pruned.Abandoned, []string{"other"}) {
+		f.Errorf("abandoned are %q", pruned.Abandoned)
+	}
+	// What it has set aside waits for a person still.
+	f.wantAside("other", "m-0")
+
+	// It comes back and goes on with what is left.
+	f.append(eventOf("new", "k"))
+	b.renew()
+	b.limit = 1000
+	b.wantCaughtUp("new")
+	if pruned := f.wantPruned(100, 0); len(pruned.Abandoned) != 0 {
+		f.Errorf("abandoned are %q", pruned.Abandoned)
+	}
+}
+
+func logPrunersAtOnce[Tx any](f *outboxFixture[Tx]) {
+	const expired = 60
+	a := f.start("a", registration())
+	f.append(numbered("m", expired, 5)...)
+	a.catchUp()
+	f.db.Age(f.T, old)
+	totals := make([]int, 4)
+	var all sync.WaitGroup
+	for i := range totals {
+		store := f.db.Open(f.T)
+		all.Go(func() {
+			// Zero may mean that another one is at work: a fixed number of calls.
+			for range 10 {
+				pruned, err := store.PruneLog(f.Context(), 7, abandonAfter)
+				if err != nil || pruned.Events > 7 {
+					f.Errorf("pruned %+v, %v", pruned, err)
+					return
+				}
+				totals[i] += pruned.Events
+			}
+		})
+	}
+	all.Wait()
+	sum := 0
+	for _, n := range totals {
+		sum += n
+	}
+	f.wantPruned(1000, expired-sum)
+}

@@ -1,0 +1,97 @@
+package storetest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+func registrationRules[Tx any]() []outboxRule[Tx] {
+	return []outboxRule[Tx]{
+		{"RegisteringTheSameAgainChangesNothing", func(f *outboxFixture[Tx]) {
+			r := registration()
+			r.Topics = []string{"a.*", "b"}
+			a := f.start("a", r)
+			f.append(outbox.Message{ID: "a", Topic: "b"})
+			a.wantCaughtUp("a")
+			f.must("register elsewhere", f.db.Open(f.T).Register(f.Context(), r))
+			r.FromNow = true // Says where a new relay begins, and this one is not.
+			f.must("register again", f.store.Register(f.Context(), r))
+			a.wantCaughtUp()
+		}},
+		{"OtherSettingsAreRefusedByName", func(f *outboxFixture[Tx]) {
+			r := registration()
+			r.Topics = []string{"a", "b"}
+			f.register(r)
+			for name, change := range map[string]func(r *outbox.Registration){
+				"lanes":     func(r *outbox.Registration) { r.Lanes = 16 },
+				"topics":    func(r *outbox.Registration) { r.Topics = []string{"a"} },
+				"policy":    func(r *outbox.Registration) { r.Policy = outbox.ParkKey },
+				"retention": func(r *outbox.Registration) { r.Retention = time.Hour },
+			} {
+				other := r
+				change(&other)
+				err := f.store.Register(f.Context(), other)
+				f.wantIs(err, outbox.ErrSettings)
+				for _, said := range []string{"lanes", "topics", "policy", "retention"} {
+					if names := strings.Contains(strings.ToLower(err.Error()), said); names != (said == name) {
+						f.Errorf("with other %s the error is %q", name, err)
+					}
+				}
+			}
+			f.register(r)
+		}},
+		{"RelayBeginsWithTheOldestEvent", func(f *outboxFixture[Tx]) {
+			f.append(eventOf("a", "k"))
+			f.start("a", registration()).wantCaughtUp("a")
+		}},
+		{"FromNowBeginsBehindWhatIsCommitted", func(f *outboxFixture[Tx]) {
+			f.append(eventOf("a", "k"), eventOf("b", "j"))
+			r := registration()
+			r.FromNow = true
+			a := f.start("a", r)
+			f.append(eventOf("c", "k"))
+			a.wantCaughtUp("c")
+		}},
+		{"FromNowMissesNothingThatIsStillOpen", func(f *outboxFixture[Tx]) {
+			if f.db.OneWriter() {
+				return // Nothing can be open while the relay is written.
+			}
+			open := f.begin()
+			f.appendIn(open, eventOf("a", "k"))
+			f.append(eventOf("b", "k"))
+			r := registration()
+			r.FromNow = true
+			a := f.start("a", r)
+			f.commit(open)
+			a.wantCaughtUp("a")
+		}},
+		{"RelaysReadOneLogIndependently", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay, other.Lanes = "other", 16
+			a, b := f.start("a", registration()), f.start("a", other)
+			f.append(eventOf("a", "k"))
+			a.wantCaughtUp("a")
+			a.wantCaughtUp()
+			b.wantCaughtUp("a")
+		}},
+		{"ManyMayRegisterAtOnce", func(f *outboxFixture[Tx]) {
+			errs := make(chan error, 8)
+			for i := range 8 {
+				store := f.db.Open(f.T)
+				go func() {
+					err := store.Register(f.Context(), registration())
+					if err != nil {
+						err = fmt.Errorf("instance %d: %w", i, err)
+					}
+					errs <- err
+				}()
+			}
+			for range 8 {
+				f.must("register", within(f.T, "a registration", errs))
+			}
+		}},
+	}
+}
