@@ -18,8 +18,8 @@ type OperatorStore interface {
 
 	// Replay sets the lanes of a relay back, so that the event with this
 	// number and all later ones are published again. What is set aside among them
-	// is not any more: it is read again like the others. What has not been published
-	// yet still is, whatever its number.
+	// is not any more: it is read again like the others, and what was behind it alone
+	// takes its place. What has not been published yet still is, whatever its number.
 	Replay(ctx context.Context, relay string, from int64) error
 
 	// FirstSince returns the number of the first event written at or after t, or

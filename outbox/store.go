@@ -65,7 +65,8 @@ type RelayStore interface {
 	// none has set aside, and that are older than the longest Retention of the
 	// relays, oldest first, in one short transaction. If another PruneLog is at
 	// work anywhere on this store it does nothing. A relay of which no instance
-	// has had a lease for longer than abandonAfter holds up nothing, and is reported.
+	// has had a lease for longer than abandonAfter holds up nothing but what it
+	// has set aside, and is reported.
 	PruneLog(ctx context.Context, limit int, abandonAfter time.Duration) (Pruned, error)
 }
 
@@ -180,7 +181,8 @@ type LaneProgress struct {
 type Settled struct {
 	// Lost lanes: nothing of theirs was saved.
 	Lost []int
-	// Freed are the KeyHashes among Done that have nothing set aside any more.
+	// Freed are the KeyHashes among Done of which nothing is Retrying, Behind or
+	// Dead any more.
 	Freed []string
 }
 
