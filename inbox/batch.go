@@ -27,14 +27,14 @@ type batch[Tx any] struct {
 	}
 }
 
-func (in *Inbox[Tx]) newBatch(now time.Time, messages []Message) *batch[Tx] {
+func (in *Inbox[Tx]) newBatch(now time.Time, messages []Message, last *scoped) *batch[Tx] {
 	b := &batch[Tx]{transaction: transaction{began: now}, in: in, messages: messages}
 	if len(messages) == 1 {
 		b.claims, b.decisions = b.one.claims[:], b.one.decisions[:]
 	} else {
 		b.claims, b.decisions = make([]idempotency.Claim, len(messages)), make([]decision, len(messages))
 	}
-	in.fillClaims(b.claims, messages)
+	in.fillClaims(b.claims, messages, last)
 	return b
 }
 

@@ -22,6 +22,8 @@ type batches[Tx any] struct {
 	// the first try at it did.
 	batch *batch[Tx]
 	began time.Time
+	// scoped is that of the last message.
+	scoped scoped
 }
 
 // runBatches runs messages up to the first batch that fails.
@@ -54,7 +56,7 @@ func (s *batches[Tx]) transact(ctx context.Context, watch *watch) error {
 // try runs the next batch in one transaction. An abandoned handler keeps the batch
 // it belongs to, so each try gets a new one.
 func (s *batches[Tx]) try(ctx context.Context, watch *watch) error {
-	b := s.in.newBatch(s.began, s.messages[s.done:min(s.done+s.size, len(s.messages))])
+	b := s.in.newBatch(s.began, s.messages[s.done:min(s.done+s.size, len(s.messages))], &s.scoped)
 	s.batch = b
 	if err := watch.begin(&b.transaction); err != nil {
 		return err

@@ -21,19 +21,21 @@ import (
 //	billing:rewritten/orders   letters a redrive wrote again, by ID and old number
 func (in *Inbox[Tx]) scope(source string) string { return in.consumer + "/" + source }
 
+// scoped is the scope of a source, so that the messages of one share a string.
+type scoped struct{ source, scope string }
+
 // fillClaims sets the claim of each message.
-func (in *Inbox[Tx]) fillClaims(claims []idempotency.Claim, messages []Message) {
-	var source, scope string
+func (in *Inbox[Tx]) fillClaims(claims []idempotency.Claim, messages []Message, last *scoped) {
 	for i := range messages {
 		m := &messages[i]
 		if m.ID == "" {
 			claims[i] = in.claim(m)
 			continue
 		}
-		if m.Source != source { // one string for all messages of a source
-			source, scope = m.Source, in.scope(m.Source)
+		if m.Source != last.source {
+			*last = scoped{m.Source, in.scope(m.Source)}
 		}
-		claims[i] = in.claimIn(scope, m)
+		claims[i] = in.claimIn(last.scope, m)
 	}
 }
 

@@ -100,6 +100,14 @@ type claimSet struct {
 	sorted []*storedClaim
 	// next is where in sorted the next row is looked for.
 	next int
+
+	// one is the memory of a set of one claim.
+	one struct {
+		claims   [1]storedClaim
+		sorted   [1]*storedClaim
+		verdicts [1]idempotency.Verdict
+		args     [4]any
+	}
 }
 
 type storedClaim struct {
@@ -112,7 +120,12 @@ type storedClaim struct {
 }
 
 func newClaimSet(claims []idempotency.Claim) (*claimSet, error) {
-	set := &claimSet{claims: make([]storedClaim, len(claims)), sorted: make([]*storedClaim, len(claims))}
+	set := &claimSet{}
+	if len(claims) == 1 {
+		set.claims, set.sorted = set.one.claims[:], set.one.sorted[:]
+	} else {
+		set.claims, set.sorted = make([]storedClaim, len(claims)), make([]*storedClaim, len(claims))
+	}
 	for i, c := range claims {
 		if err := c.Validate(); err != nil {
 			return nil, err
@@ -147,7 +160,10 @@ func (c *storedClaim) reuses(recorded []byte) bool {
 }
 
 func (set *claimSet) verdicts() []idempotency.Verdict {
-	verdicts := make([]idempotency.Verdict, len(set.claims))
+	verdicts := set.one.verdicts[:]
+	if len(set.claims) != 1 {
+		verdicts = make([]idempotency.Verdict, len(set.claims))
+	}
 	for i := range set.claims {
 		verdicts[i] = set.claims[i].verdict
 	}
@@ -164,27 +180,32 @@ func (d *Database[Tx]) claim(set *claimSet) opening {
 	if len(set.claims) == 0 {
 		return opening{}
 	}
-	plain, bounded, row := d.claimManySQL, d.claimManyBoundedSQL, set.row
-	if len(set.claims) == 1 {
-		plain, bounded, row = d.claimOneSQL, d.claimOneBoundedSQL, set.only
-	}
 	args := set.args()
-	within := func(wait string) query {
-		return query{bounded, append(args, wait), set.boundedRow}
-	}
 	if !d.claimsHurry {
-		return opening{query: within(d.lockTimeout())}
+		return opening{query: d.boundedClaim(set, args, d.lockTimeout())}
 	}
-	return opening{query{plain, args, row}, func() query {
+	plain := query{d.claimManySQL, args, set.row}
+	if len(set.claims) == 1 {
+		plain = query{d.claimOneSQL, args, set.only}
+	}
+	return opening{plain, func() query {
 		set.forget()
-		return within("1ms")
+		return d.boundedClaim(set, args, "1ms")
 	}}
+}
+
+func (d *Database[Tx]) boundedClaim(set *claimSet, args []any, wait string) query {
+	statement := d.claimManyBoundedSQL
+	if len(set.claims) == 1 {
+		statement = d.claimOneBoundedSQL
+	}
+	return query{statement, append(args, wait), set.boundedRow}
 }
 
 func (set *claimSet) args() []any {
 	if len(set.claims) == 1 {
 		c := &set.claims[0]
-		return []any{c.scope, c.key, bytesArg(c.fingerprint), microseconds(c.retention)}
+		return append(set.one.args[:0], c.scope, c.key, bytesArg(c.fingerprint), microseconds(c.retention))
 	}
 	var scopes, keys, fingerprints, micros arrayLiteral
 	for _, c := range set.sorted {

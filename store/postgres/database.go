@@ -100,6 +100,10 @@ type transport[Tx any] interface {
 
 	// on runs statements in a transaction that was lent.
 	on(tx Tx) runner
+
+	// alone runs one statement as a transaction of its own, in one round trip where
+	// the driver can. Errors are the driver's.
+	alone(ctx context.Context, q query) error
 }
 
 // transaction is one that was begun and not yet ended.

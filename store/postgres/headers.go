@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"unicode/utf8"
-
-	"github.com/onceward/onceward/inbox"
 )
 
 // headerText is a string of a header in the column headers: as it is if a
@@ -53,26 +51,33 @@ func plainJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-func headersText(headers []inbox.Header) (string, error) {
+// header is what inbox.Header and outbox.Header are made of.
+type header = struct {
+	Name  string
+	Value []byte
+}
+
+// headersText is the text of the column headers.
+func headersText[H ~header](headers []H) (string, error) {
 	pairs := make([][2]headerText, len(headers))
 	for i, h := range headers {
-		pairs[i] = [2]headerText{headerText([]byte(h.Name)), h.Value}
+		pairs[i] = [2]headerText{headerText([]byte(header(h).Name)), header(h).Value}
 	}
 	text, err := plainJSON(pairs)
 	return string(text), err
 }
 
-func parseHeaders(text string) ([]inbox.Header, error) {
+func parseHeaders[H ~header](text string) ([]H, error) {
 	var pairs [][]headerText
 	if err := json.Unmarshal([]byte(text), &pairs); err != nil {
 		return nil, err
 	}
-	headers := make([]inbox.Header, len(pairs))
+	headers := make([]H, len(pairs))
 	for i, pair := range pairs {
 		if len(pair) != 2 {
 			return nil, errors.New("not a list of pairs")
 		}
-		headers[i] = inbox.Header{Name: string(pair[0]), Value: pair[1]}
+		headers[i] = H(header{Name: string(pair[0]), Value: pair[1]})
 	}
 	return headers, nil
 }

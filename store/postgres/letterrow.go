@@ -106,7 +106,7 @@ func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
 		}
 	}
 	if headers != nil {
-		if m.Headers, err = parseHeaders(*headers); err != nil {
+		if m.Headers, err = parseHeaders[inbox.Header](*headers); err != nil {
 			return l, fmt.Errorf("dead letter %d: column headers: %w", l.Number, err)
 		}
 	}

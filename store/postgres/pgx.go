@@ -85,10 +85,10 @@ func (p *pgxTransport) start(ctx context.Context, t *pgxTransaction, first query
 		}
 		return p.on(t.tx).query(ctx, first)
 	}
-	var batch pgx.Batch
-	batch.BeginTx(pgx.TxOptions{IsoLevel: isolation})
-	batch.Queue(first.statement, first.args...)
-	results := t.raw.SendBatch(ctx, &batch)
+	t.batch.QueuedQueries = make([]*pgx.QueuedQuery, 0, 2)
+	t.batch.BeginTx(pgx.TxOptions{IsoLevel: isolation})
+	t.batch.Queue(first.statement, first.args...)
+	results := t.raw.SendBatch(ctx, &t.batch)
 	t.tx = results.Tx()
 	_, err = results.Exec()
 	if err == nil {
@@ -145,6 +145,7 @@ type pgxTransaction struct {
 	unwatch        func() bool
 	pool           *pgxpool.Pool
 	raw            *pgx.Conn
+	batch          pgx.Batch
 	tx             pgx.Tx
 	lent           lentTx
 	use            use
