@@ -1,0 +1,470 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/produce"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// K12: what each answer of a broker means for the event.
+func TestK12AnswersAndWhatTheyMean(t *testing.T) {
+	t.Parallel()
+	for c, want := range map[kafka.Error]error{
+		kafka.NotLeaderForPartition:        outbox.ErrUnavailable,
+		kafka.LeaderNotAvailable:           outbox.ErrUnavailable,
+		kafka.RequestTimedOut:              outbox.ErrUnavailable,
+		kafka.NotEnoughReplicas:            outbox.ErrUnavailable,
+		kafka.NotEnoughReplicasAfterAppend: outbox.ErrUnavailable,
+		kafka.KafkaStorageError:            outbox.ErrUnavailable,
+		kafka.ThrottlingQuotaExceeded:      outbox.ErrUnavailable,
+		kafka.UnknownTopicOrPartition:      outbox.ErrUnavailable, // metadata has just said otherwise
+		kafka.MessageSizeTooLarge:          outbox.ErrPermanent,
+		kafka.RecordListTooLarge:           outbox.ErrPermanent,
+		kafka.InvalidRecord:                outbox.ErrPermanent,
+		kafka.InvalidMessage:               nil, // corrupt on the way, or a null key on an old broker's compacted topic
+		kafka.InvalidTimestamp:             nil,
+		kafka.TopicAuthorizationFailed:     nil,
+		kafka.ClusterAuthorizationFailed:   nil,
+		kafka.UnsupportedForMessageFormat:  nil,
+		kafka.PolicyViolation:              nil,
+		kafka.Unknown:                      nil,
+	} {
+		t.Run(fmt.Sprint(int(c)), func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, 1)
+			s.partitions["orders"] = 1
+			s.reply = code(c, "a1")
+			results := s.publisher(t).Publish(t.Context(), []outbox.Event{event("orders", "a", "a1")})
+			if !errors.Is(results[0], c) || !strings.Contains(results[0].Error(), `topic "orders"`) {
+				t.Errorf("the cause is not named: %v", results[0])
+			}
+			for _, class := range []error{outbox.ErrUnavailable, outbox.ErrPermanent, outbox.ErrBehind} {
+				if is := errors.Is(results[0], class); is != (want == class) {
+					t.Errorf("%v: is %v: %v", results[0], class, is)
+				}
+			}
+		})
+	}
+}
+
+// K12: a topic that can't be written to spends attempts and says why; a name that can't be one is never accepted and nobody is asked.
+func TestK12TopicsThatCantBeWritten(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	s.topicError = map[string]kafka.Error{"secret": kafka.TopicAuthorizationFailed, "young": kafka.LeaderNotAvailable}
+	results := s.publisher(t).Publish(t.Context(), []outbox.Event{
+		event("missing", "a", "1"), event("missing", "a", "2"), event("missing", "", "3"), event("missing", "", "4"),
+		event("secret", "a", "5"), event("young", "a", "6"),
+		event("no topic", "a", "7"), event(strings.Repeat("x", 70_000), "a", "8"), event("..", "", "9"), event("", "", "10"),
+		event("orders", "a", "11"),
+	})
+	for i, want := range []string{
+		`topic "missing" does not exist`, "behind", `topic "missing" does not exist`, `topic "missing" does not exist`,
+		`writing topic "secret" is not allowed`, `topic "young": destination is unavailable`,
+		"can't be the name of a topic", "can't be the name of a topic", "can't be the name of a topic", "can't be the name of a topic",
+	} {
+		if results[i] == nil || !strings.Contains(results[i].Error(), want) {
+			t.Errorf("event %d: %v, want %q", i, results[i], want)
+		}
+		if permanent := errors.Is(results[i], outbox.ErrPermanent); permanent != (i >= 6) {
+			t.Errorf("event %d: permanent is %v", i, permanent)
+		}
+	}
+	if results[10] != nil {
+		t.Errorf("the good one: %v", results[10])
+	}
+}
+
+// K12: a failed batch holds up later events of its keys only, also in later batches of the partition.
+func TestK12FailureBlocksLaterEventsOfItsKeyOnly(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	s.reply = code(kafka.InvalidRecord, "a1")
+	big := func(key, id string) outbox.Event {
+		e := event("orders", key, id)
+		e.Payload = make([]byte, 700) // a batch of its own
+		return e
+	}
+	p := s.publisher(t, func(c *PublisherConfig) { c.MaxBatchBytes = 1024 })
+	results := p.Publish(t.Context(), []outbox.Event{big("a", "a1"), big("b", "b1"), big("a", "a2"), big("", "n1"), big("b", "b2"), big("a", "a3")})
+	if !errors.Is(results[0], outbox.ErrPermanent) {
+		t.Errorf("a1: %v", results[0])
+	}
+	for i, want := range []error{nil, outbox.ErrBehind, nil, nil, outbox.ErrBehind} {
+		if !errors.Is(results[i+1], want) {
+			t.Errorf("event %d: %v, want %v", i+1, results[i+1], want)
+		}
+	}
+	if got := fmt.Sprint(s.sent("orders", 0)); got != "[[a1] [b1] [n1] [b2]]" {
+		t.Errorf("sent %v", got)
+	}
+}
+
+// K12: a lost connection, silence and an ended context leave events unsent; the later ones of a key stand behind.
+func TestK12NoAnswerIsNotSent(t *testing.T) {
+	t.Parallel()
+	for name, request := range map[string]func(end context.CancelFunc, release chan struct{}) bool{
+		"hung up": func(context.CancelFunc, chan struct{}) bool { return false },
+		"context": func(end context.CancelFunc, release chan struct{}) bool { end(); <-release; return false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, 1)
+			s.partitions["orders"] = 2
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			release := make(chan struct{})
+			s.request = func(int) bool { return request(end, release) }
+			p := s.publisher(t)
+			events := []outbox.Event{event("orders", "a", "a1"), event("orders", "a", "a2"), event("orders", "", "n1")}
+			began := time.Now()
+			results := p.Publish(ctx, events)
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("took %v", took)
+			}
+			close(release)
+			if !errors.Is(results[0], outbox.ErrUnavailable) || !errors.Is(results[2], outbox.ErrUnavailable) {
+				t.Errorf("results %v", results)
+			}
+			if !errors.Is(results[1], outbox.ErrBehind) {
+				t.Errorf("the second of the key: %v", results[1])
+			}
+
+			// K18: the next attempt is made of the events anew, and works at once.
+			s.change(func() { s.request = nil })
+			for i, err := range p.Publish(t.Context(), events) {
+				if err != nil {
+					t.Errorf("event %d, the next time: %v", i, err)
+				}
+			}
+			all := slices.Concat(append(s.sent("orders", 0), s.sent("orders", 1)...)...)
+			slices.Sort(all)
+			if fmt.Sprint(all) != "[a1 a2 n1]" {
+				t.Errorf("the broker has %v", all)
+			}
+		})
+	}
+}
+
+// K12: a broker that is gone fails what it leads; the others get theirs.
+func TestK12OneBrokerDownOthersGoOn(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 2)
+	s.partitions["orders"] = 2
+	s.listeners[1].Close()
+	p := s.publisher(t)
+	var events []outbox.Event
+	for i := range 20 {
+		events = append(events, event("orders", fmt.Sprint("key", i), fmt.Sprint(i)))
+	}
+	ok, down := 0, 0
+	for _, err := range p.Publish(t.Context(), events) {
+		switch {
+		case err == nil:
+			ok++
+		case errors.Is(err, outbox.ErrUnavailable) && strings.Contains(err.Error(), "refused"):
+			down++
+		default:
+			t.Error(err)
+		}
+	}
+	if ok == 0 || down == 0 {
+		t.Errorf("%d published, %d not", ok, down)
+	}
+}
+
+// K7: the broker's wait for its replicas is ours to set, all of them must answer, and it ends before our own wait does.
+func TestK7ProduceCarriesItsTimeout(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	p := s.publisher(t)
+	p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	p.Publish(ctx, []outbox.Event{event("orders", "a", "2")})
+	if len(s.batches) != 2 {
+		t.Fatalf("%d batches", len(s.batches))
+	}
+	if b := s.batches[0]; b.acks != -1 || b.timeout > replicaTimeout || b.timeout < replicaTimeout-2*time.Second {
+		t.Errorf("acks %d, timeout %v", b.acks, b.timeout)
+	}
+	if b := s.batches[1]; b.timeout > 4*time.Second || b.timeout < time.Second {
+		t.Errorf("with 8 s left, the timeout is %v", b.timeout)
+	}
+}
+
+// K18: a batch is halved until the topic takes it; batches of a partition follow each other; the next call begins with the
+// size that was found.
+func TestK18BatchIsHalvedUntilItFits(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	s.reply = func(b scripted) produce.ResponsePartition {
+		if len(b.ids) > 3 || slices.Contains(b.ids, "large") {
+			return produce.ResponsePartition{ErrorCode: int16(kafka.MessageSizeTooLarge)}
+		}
+		return produce.ResponsePartition{}
+	}
+	p := s.publisher(t)
+	events := make([]outbox.Event, 0, 16)
+	for i := range 16 {
+		events = append(events, event("orders", fmt.Sprint("key", i), fmt.Sprintf("%02d", i)))
+	}
+	events[5].ID = "large"
+	for i, err := range p.Publish(t.Context(), events) {
+		if i == 5 {
+			if !errors.Is(err, outbox.ErrPermanent) {
+				t.Errorf("the large one: %v", err)
+			}
+		} else if err != nil {
+			t.Errorf("event %d: %v", i, err)
+		}
+	}
+	var order []string
+	for _, ids := range s.sent("orders", 0) {
+		if len(ids) <= 3 && !slices.Contains(ids, "large") {
+			order = append(order, ids...)
+		}
+	}
+	if !slices.IsSorted(order) || len(order) != 15 {
+		t.Errorf("taken in the order %v", order)
+	}
+	before := len(s.sent("orders", 0))
+	p.Publish(t.Context(), events[:3])
+	if after := s.sent("orders", 0)[before:]; len(after[0]) > 3 {
+		t.Errorf("the next call began with %v", after)
+	}
+}
+
+// K18: records that the broker names are refused, and the rest of their batch goes again, in order.
+func TestK18NamedRecordsAreRefusedAlone(t *testing.T) {
+	t.Parallel()
+	for name, named := range map[string]bool{"named": true, "not named": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScript(t, 1)
+			s.partitions["orders"] = 1
+			s.reply = func(b scripted) produce.ResponsePartition {
+				at := slices.Index(b.ids, "b1")
+				if at < 0 {
+					return produce.ResponsePartition{}
+				}
+				answer := produce.ResponsePartition{ErrorCode: int16(kafka.InvalidRecord)}
+				if named {
+					answer.RecordErrors = []produce.ResponseError{{BatchIndex: int32(at), BatchIndexErrorMessage: "no key"}}
+				}
+				return answer
+			}
+			results := s.publisher(t).Publish(t.Context(), []outbox.Event{
+				event("orders", "a", "a1"), event("orders", "b", "b1"), event("orders", "a", "a2"), event("orders", "b", "b2"), event("orders", "c", "c1"),
+			})
+			for i, want := range []error{nil, outbox.ErrPermanent, nil, outbox.ErrBehind, nil} {
+				if !errors.Is(results[i], want) {
+					t.Errorf("event %d: %v, want %v", i, results[i], want)
+				}
+			}
+			var taken []string
+			for _, ids := range s.sent("orders", 0) {
+				if !slices.Contains(ids, "b1") {
+					taken = append(taken, ids...)
+				}
+			}
+			if fmt.Sprint(taken) != "[a1 a2 c1]" {
+				t.Errorf("taken: %v", taken)
+			}
+			if named && !strings.Contains(results[1].Error(), "no key") {
+				t.Errorf("the broker's reason is missing: %v", results[1])
+			}
+		})
+	}
+}
+
+// K12: a client over its quota waits as long as the broker says, and no longer than its context.
+func TestK12QuotaIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	s.throttle = 300
+	p := s.publisher(t)
+	p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})
+	s.change(func() { s.throttle = 60_000 })
+	began := time.Now()
+	if err := p.Publish(t.Context(), []outbox.Event{event("orders", "a", "2")})[0]; err != nil {
+		t.Error(err)
+	}
+	if waited := time.Since(began); waited < 250*time.Millisecond {
+		t.Errorf("waited %v", waited)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err := p.Publish(ctx, []outbox.Event{event("orders", "a", "3")})[0]
+	if !errors.Is(err, outbox.ErrUnavailable) || !strings.Contains(err.Error(), "quota") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Topics are asked for once, again when their picture is old, and at once after a failure.
+func TestLayoutIsKeptAndRenewed(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	p := s.publisher(t)
+	send := func() error { return p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})[0] }
+	for range 5 {
+		if err := send(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.asked != 1 {
+		t.Errorf("asked %d times", s.asked)
+	}
+	s.change(func() { s.reply = code(kafka.NotLeaderForPartition, "1") })
+	_ = send()
+	s.change(func() { s.reply = nil; s.partitions["orders"] = 3 })
+	if err := send(); err != nil || s.asked != 2 {
+		t.Errorf("%v, asked %d times", err, s.asked)
+	}
+	p.cluster.mu.Lock()
+	l := p.cluster.layouts["orders"]
+	l.asked = l.asked.Add(-layoutAge)
+	p.cluster.mu.Unlock()
+	s.change(func() { s.partitions["orders"] = 4 })
+	if err := send(); err != nil || s.asked != 3 {
+		t.Errorf("%v, asked %d times", err, s.asked)
+	}
+	if got := len(p.cluster.layouts["orders"].all); got != 4 {
+		t.Errorf("knows %d partitions", got)
+	}
+}
+
+// Events without a key fill a batch before they go to the next partition, and the next call goes on with another one.
+func TestEventsWithoutAKeyAreSpreadInLargeBatches(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 4
+	p := s.publisher(t, func(c *PublisherConfig) { c.MaxBatchBytes = 2048 })
+	var events []outbox.Event
+	for i := range 100 {
+		events = append(events, event("orders", "", fmt.Sprint(i)))
+	}
+	for range 4 {
+		for _, err := range p.Publish(t.Context(), events) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for partition := range 4 {
+		batches := s.sent("orders", partition)
+		n := len(slices.Concat(batches...))
+		if n < 50 || n/len(batches) < 15 {
+			t.Errorf("partition %d has %d events in %d batches", partition, n, len(batches))
+		}
+	}
+}
+
+// X6: after Close nothing is published and nothing is left; a call that hangs is cut off.
+func TestX6CloseEndsEverything(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 1)
+	s.partitions["orders"] = 1
+	p := NewPublisher(PublisherConfig{Brokers: []string{s.listeners[0].Addr().String()}})
+	release := make(chan struct{})
+	defer close(release)
+	asked := make(chan struct{})
+	s.request = func(int) bool { close(asked); <-release; return true }
+	done := make(chan []error)
+	go func() { done <- p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")}) }()
+	<-asked
+	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "stop the relay before Close") {
+		t.Errorf("Close: %v", err)
+	}
+	if err := (<-done)[0]; !errors.Is(err, outbox.ErrUnavailable) {
+		t.Errorf("the call that was cut off: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Errorf("Close again: %v", err)
+	}
+	if err := p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})[0]; !errors.Is(err, outbox.ErrUnavailable) {
+		t.Errorf("after Close: %v", err)
+	}
+	if err := p.Check(t.Context()); err == nil {
+		t.Error("Check after Close")
+	}
+	if len(p.network.open) != 0 {
+		t.Errorf("%d connections are open", len(p.network.open))
+	}
+}
+
+// A config that can't work is told by Check and by every result, naming the field, and spends no attempts.
+func TestBadPublisherConfigNamesTheField(t *testing.T) {
+	t.Parallel()
+	for want, config := range map[string]PublisherConfig{
+		"Brokers is empty":       {},
+		`Brokers[0] "localhost"`: {Brokers: []string{"localhost"}},
+		"MaxBatchBytes is 5":     {Brokers: []string{"a:1"}, MaxBatchBytes: 5},
+		"MaxBatchBytes is 107":   {Brokers: []string{"a:1"}, MaxBatchBytes: 1 << 30},
+		"Compression is 9":       {Brokers: []string{"a:1"}, Compression: 9},
+	} {
+		p := NewPublisher(config)
+		if err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Check: %v, want %q", err, want)
+		}
+		err := p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})[0]
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, outbox.ErrUnavailable) {
+			t.Errorf("Publish: %v, want %q", err, want)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// K11: the partition of a key is the one that Java's producer takes. The hashes are those of the tests of Kafka's own murmur2.
+func TestK11PartitionIsJavas(t *testing.T) {
+	t.Parallel()
+	for key, hash := range map[string]int32{
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "a-little-bit-longer-string": -1486304829,
+		"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971, "abc": 479470107,
+	} {
+		for _, partitions := range []int{1, 2, 3, 7, 16, 1000} {
+			l := &layout{}
+			for i := range partitions {
+				l.all = append(l.all, i)
+			}
+			if got, want := l.partitionOf([]byte(key)), int(hash&0x7fffffff)%partitions; got != want {
+				t.Errorf("%s of %d: partition %d, want %d", key, partitions, got, want)
+			}
+		}
+	}
+}
+
+// K17: a peer that nobody reaches is named by its real cause in the results, too, and is retriable.
+func TestK17ResultsNameTheRealCause(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	p := NewPublisher(PublisherConfig{Brokers: []string{address}})
+	defer p.Close()
+	err = p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})[0]
+	if !errors.Is(err, outbox.ErrUnavailable) || !strings.Contains(err.Error(), "nothing listens there") {
+		t.Errorf("error %v", err)
+	}
+}
