@@ -35,6 +35,8 @@ type Database[Tx any] struct {
 	// invalid is what New was given that cannot work. Every call returns it.
 	invalid error
 
+	outboxLog
+
 	// The statements of the hot path, with the schema's name in place.
 	claimOneSQL, claimManySQL, claimOneBoundedSQL, claimManyBoundedSQL, fingerprintsSQL, lockKeySharesSQL string
 

@@ -23,7 +23,7 @@ func TestReadableHeadersStayReadable(t *testing.T) {
 		if got, err := headersText(headers); err != nil || got != text {
 			t.Errorf("got %s, error %v, want %s", got, err, text)
 		}
-		back, err := parseHeaders(text)
+		back, err := parseHeaders[inbox.Header](text)
 		if err != nil || !sameHeaders(back, headers) {
 			t.Errorf("%s came back as %q, error %v", text, back, err)
 		}
@@ -49,7 +49,7 @@ func FuzzHeadersComeBack(f *testing.F) {
 		if err != nil || !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 			t.Fatalf("text %q, error %v", text, err)
 		}
-		if back, err := parseHeaders(text); err != nil || !sameHeaders(back, headers) {
+		if back, err := parseHeaders[inbox.Header](text); err != nil || !sameHeaders(back, headers) {
 			t.Fatalf("%s came back as %q, error %v", text, back, err)
 		}
 	})
@@ -58,7 +58,7 @@ func FuzzHeadersComeBack(f *testing.F) {
 func TestForeignHeadersColumnIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{}`, `[["a"]]`, `[["a","b","c"]]`, `[["a",7]]`, `[[{"base64":"!"},"b"]]`, `nonsense`} {
-		if got, err := parseHeaders(text); err == nil {
+		if got, err := parseHeaders[inbox.Header](text); err == nil {
 			t.Errorf("%s was read as %q", text, got)
 		}
 	}

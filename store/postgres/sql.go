@@ -70,9 +70,13 @@ func (r sqlRunner) query(ctx context.Context, q query) error {
 	if err != nil {
 		return err
 	}
+	return eachSQLRow(rows, q.row)
+}
+
+func eachSQLRow(rows *sql.Rows, row func(scanner) error) error {
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
-		if err := q.row(rows); err != nil {
+		if err := row(rows); err != nil {
 			return err
 		}
 	}

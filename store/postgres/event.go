@@ -1,0 +1,103 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unicode/utf8"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// eventColumns are what scanEvent reads, of a row e with the columns of the outbox
+// and kept: false leaves out what can be large. Times come as microseconds, because
+// how a timestamptz looks depends on the connection's settings; date_part, because
+// extract computes them as numeric, ten times slower.
+const eventColumns = `e.number, e.slot, e.message_id, e.topic, e.key,
+	CASE WHEN kept THEN e.payload END, CASE WHEN kept THEN e.headers::text END,
+	(pg_catalog.date_part('epoch', e.created_at) OPERATOR(pg_catalog.*) 1000000)::bigint,
+	(pg_catalog.date_part('epoch', e.deliver_after) OPERATOR(pg_catalog.*) 1000000)::bigint,
+	(pg_catalog.date_part('epoch', e.deliver_after OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint`
+
+// eventSize is what a row e takes on the way here. None of it reads a value that is
+// stored out of line.
+const eventSize = `100 + pg_catalog.octet_length(e.message_id) + pg_catalog.octet_length(e.topic)
+	+ coalesce(pg_catalog.octet_length(e.key), 0) + coalesce(pg_catalog.octet_length(e.payload), 0)
+	+ coalesce(pg_catalog.pg_column_size(e.headers), 0)`
+
+// eventRow is a row of the log, as it is read.
+type eventRow struct {
+	number, slot        int64
+	id, topic           string
+	key, payload        []byte
+	headers             *string
+	createdAt           int64
+	deliverAfter, waits *int64
+}
+
+func (r *eventRow) dest() []any {
+	return []any{&r.number, &r.slot, &r.id, &r.topic, &r.key, &r.payload, &r.headers, &r.createdAt, &r.deliverAfter, &r.waits}
+}
+
+// event is the row as an event of a relay with so many lanes. Anybody may write rows,
+// so that whatever stands in one is an event, if an invalid one.
+func (r *eventRow) event(lanes int) outbox.Event {
+	e := outbox.Event{
+		Message:   outbox.Message{ID: r.id, Topic: r.topic, Key: r.key, Payload: r.payload},
+		Number:    r.number,
+		Lane:      int(r.slot) % lanes,
+		CreatedAt: time.UnixMicro(r.createdAt).UTC(),
+	}
+	if r.deliverAfter != nil {
+		e.DeliverAfter = time.UnixMicro(*r.deliverAfter).UTC()
+	}
+	if r.waits != nil {
+		e.Waits = duration(*r.waits)
+	}
+	var headersErr error
+	if r.headers != nil {
+		if e.Headers, headersErr = parseHeaders[outbox.Header](*r.headers); headersErr != nil {
+			headersErr = fmt.Errorf(`column headers is not of the form [["name","value"],…]: %w`, headersErr)
+		}
+	}
+	e.Invalid = errors.Join(headersErr, invalidText("message_id", r.id), invalidText("topic", r.topic), invalidHeaders(e.Headers))
+	return e
+}
+
+// maxEventText is the limit of package outbox for IDs and topics.
+const maxEventText = 512
+
+func invalidText(column, text string) error {
+	switch {
+	case text == "":
+		return fmt.Errorf("column %s is empty", column)
+	case len(text) > maxEventText:
+		return fmt.Errorf("column %s has %d bytes, more than %d", column, len(text), maxEventText)
+	}
+	return nil
+}
+
+func invalidHeaders(headers []outbox.Header) error {
+	for i, h := range headers {
+		if h.Name == "" || !utf8.ValidString(h.Name) {
+			return fmt.Errorf("column headers: name %d is empty or not UTF-8", i+1)
+		}
+	}
+	return nil
+}
+
+// duration is a number of microseconds, or the longest one there is.
+func duration(microseconds int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	return time.Duration(min(max(microseconds, -most), most)) * time.Microsecond
+}
+
+// fromNow is a duration from now on that was read as microseconds; past is now, and
+// NULL is negative.
+func fromNow(microseconds *int64) time.Duration {
+	if microseconds == nil {
+		return -1
+	}
+	return max(0, duration(*microseconds))
+}
