@@ -1,7 +1,12 @@
 package outbox
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
+	"math"
+	"regexp"
+	"slices"
 	"time"
 )
 
@@ -85,4 +90,100 @@ type RelayConfig struct {
 	// OnNotice is called for every notice, synchronously: it must return
 	// quickly and be safe for concurrent use. If it panics, that is logged, nothing else.
 	OnNotice func(Notice)
+}
+
+var relayName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+
+// maxLanes is how many a relay can have: far more than instances are of use.
+const maxLanes = 1024
+
+// withDefaults returns a copy in which every zero value is filled in, and topics
+// are sorted and without repeats, as they are recorded.
+func (c RelayConfig) withDefaults() RelayConfig {
+	setDefault(&c.Lanes, 16)
+	setDefault(&c.Policy, BlockLane)
+	setDefault(&c.MaxAttempts, 10)
+	setDefault(&c.BackoffMin, 100*time.Millisecond)
+	setDefault(&c.BackoffMax, max(30*time.Second, c.BackoffMin))
+	setDefault(&c.Lease, 10*time.Second)
+	setDefault(&c.Poll, time.Second)
+	setDefault(&c.Batch, 1000)
+	setDefault(&c.BatchBytes, 4<<20)
+	setDefault(&c.PublishTimeout, 30*time.Second)
+	setDefault(&c.StopTimeout, 10*time.Second)
+	setDefault(&c.Retention, 24*time.Hour)
+	setDefault(&c.AbandonAfter, 7*24*time.Hour)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	c.Topics = slices.Compact(slices.Sorted(slices.Values(c.Topics)))
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// validate reports every field that cannot work, each with its fix. The config has
+// its defaults.
+func (c *RelayConfig) validate(hasStore bool, publisher Publisher) error {
+	var problems []error
+	problem := func(format string, args ...any) {
+		problems = append(problems, fmt.Errorf("outbox: "+format, args...))
+	}
+	if !hasStore {
+		problem("store is nil: pass one, such as postgres.New(pool)")
+	}
+	if publisher == nil {
+		problem("publisher is nil: pass one, such as kafka.NewPublisher")
+	}
+	if routes, ok := publisher.(*router); ok && routes.invalid != nil {
+		problems = append(problems, routes.invalid)
+	}
+	if !relayName.MatchString(c.Name) {
+		problem("Name of %d bytes does not match [A-Za-z0-9._-]{1,100}: name the relay, such as %q", len(c.Name), "events")
+	}
+	if err := validatePatterns("Topics", c.Topics); err != nil {
+		problems = append(problems, err)
+	}
+	if c.Policy != BlockLane && c.Policy != ParkKey {
+		problem("Policy is %.20q: use BlockLane or ParkKey", c.Policy)
+	}
+	for _, n := range []struct {
+		name       string
+		value      int
+		min, max   int
+		suggestion string
+	}{
+		{"Lanes", c.Lanes, 1, maxLanes, "16"},
+		{"MaxAttempts", c.MaxAttempts, 1, math.MaxInt, "10"},
+		{"Batch", c.Batch, 1, 1_000_000, "1,000"},
+		{"BatchBytes", c.BatchBytes, 1, 1 << 30, "4 MiB"},
+	} {
+		if n.value < n.min || n.value > n.max {
+			problem("%s is %d: use %d to %d, or 0 for %s", n.name, n.value, n.min, n.max, n.suggestion)
+		}
+	}
+	// The lower bounds catch forgotten units: 30 is 30 nanoseconds.
+	for _, d := range []struct {
+		name       string
+		value, min time.Duration
+	}{
+		{"BackoffMin", c.BackoffMin, time.Millisecond},
+		{"BackoffMax", c.BackoffMax, c.BackoffMin},
+		{"Lease", c.Lease, time.Second},
+		{"Poll", c.Poll, time.Millisecond},
+		{"PublishTimeout", c.PublishTimeout, time.Millisecond},
+		{"StopTimeout", c.StopTimeout, time.Millisecond},
+		{"Retention", c.Retention, time.Second},
+		{"AbandonAfter", c.AbandonAfter, c.Lease},
+	} {
+		if d.value < d.min {
+			problem("%s is %v: use at least %v, or 0 for the default", d.name, d.value, d.min)
+		}
+	}
+	return errors.Join(problems...)
 }

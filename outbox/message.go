@@ -1,6 +1,13 @@
 package outbox
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
 
 // Message is an event to be published.
 type Message struct {
@@ -62,4 +69,74 @@ type Event struct {
 	// Invalid says why the row cannot be published: plain SQL may write
 	// headers that are none. Such an event is a dead letter at once.
 	Invalid error
+}
+
+// NewID returns a new ID, a UUIDv7: IDs made later sort later, which keeps the
+// indexes of whoever stores them small and warm.
+func NewID() string {
+	// It fails only if the system has no random numbers, and then Go ends the process.
+	return uuid.Must(uuid.NewV7()).String()
+}
+
+// maxText bounds IDs and topics: stores index them.
+const maxText = 512
+
+// validate returns what is wrong with a message, without its payload and key.
+func (m *Message) validate(maxBytes int) error {
+	if problem := textProblem(m.ID); problem != "" {
+		return fmt.Errorf("ID of %d bytes %s: pass text of at most %d bytes, or none to have one made", len(m.ID), problem, maxText)
+	}
+	if m.Topic == "" {
+		return fmt.Errorf("topic is empty: name where the event is published to")
+	}
+	if problem := textProblem(m.Topic); problem != "" {
+		return fmt.Errorf("topic of %d bytes %s: pass text of at most %d bytes", len(m.Topic), problem, maxText)
+	}
+	for i := range m.Headers {
+		if err := validateHeader(m.Headers[i].Name); err != nil {
+			return fmt.Errorf("Headers[%d]: %w", i, err)
+		}
+	}
+	if size := m.size(); size > maxBytes {
+		return fmt.Errorf("payload of %d bytes, key of %d and headers of %d are %d bytes, more than the limit of %d: "+
+			"store the content elsewhere and publish where it is, or raise the limit with MaxBytes if all brokers take as much",
+			len(m.Payload), len(m.Key), size-len(m.Payload)-len(m.Key), size, maxBytes)
+	}
+	return nil
+}
+
+func validateHeader(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("name is empty: name the header or leave it out")
+	case !utf8.ValidString(name):
+		return fmt.Errorf("name of %d bytes is not valid UTF-8: pass text", len(name))
+	case strings.ContainsRune(name, 0):
+		return fmt.Errorf("name of %d bytes contains a NUL: pass text without", len(name))
+	case strings.EqualFold(name, HeaderID):
+		return fmt.Errorf("%q is set by publishers, with the ID of the event: set Message.ID instead", HeaderID)
+	}
+	return nil
+}
+
+// textProblem says why s cannot stand in a text column that is indexed. Empty: it can.
+func textProblem(s string) string {
+	switch {
+	case len(s) > maxText:
+		return fmt.Sprintf("is longer than %d", maxText)
+	case !utf8.ValidString(s):
+		return "is not valid UTF-8"
+	case strings.ContainsRune(s, 0):
+		return "contains a NUL"
+	}
+	return ""
+}
+
+// size is what a broker's limit is about.
+func (m *Message) size() int {
+	size := len(m.Key) + len(m.Payload)
+	for i := range m.Headers {
+		size += len(m.Headers[i].Name) + len(m.Headers[i].Value)
+	}
+	return size
 }

@@ -26,6 +26,9 @@ const (
 	NoticePaused NoticeKind = "paused"
 	// NoticeResumed: a lane that was paused goes on. Duration: since it was.
 	NoticeResumed NoticeKind = "resumed"
+	// NoticeStuck: a call of the publisher did not return after its context had
+	// ended. Its lanes wait for it: nobody knows what it still sends.
+	NoticeStuck NoticeKind = "stuck"
 	// NoticeTaken, NoticeReleased, NoticeLost: a lane changed its owner.
 	NoticeTaken    NoticeKind = "taken"
 	NoticeReleased NoticeKind = "released"

@@ -1,0 +1,507 @@
+package outbox_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// fakeStore keeps everything in memory and fails on request. Like PostgreSQL it
+// numbers events when they are written and shows them when they are committed, and a
+// position is a snapshot: how many transactions had committed.
+type fakeStore struct {
+	mu     sync.Mutex
+	signal outbox.Signal
+
+	log     []*fakeEvent // by number
+	commits int
+	relays  map[string]*fakeRelay
+
+	// Before is called at the beginning of each statement, after at its end;
+	// what they return is the statement's error. Both may block.
+	before, after func(ctx context.Context, statement string) error
+
+	statements  map[string]int
+	settlements []outbox.Settlement
+	appended    []outbox.Message
+	pruned      outbox.Pruned
+}
+
+type fakeEvent struct {
+	outbox.Event
+
+	commit int // 0: its transaction is open
+	after  time.Time
+}
+
+type fakeRelay struct {
+	outbox.Registration
+
+	lanes     []fakeLane
+	instances map[string]time.Time // end of the lease
+	aside     map[int64]*fakeAside
+}
+
+type fakeLane struct {
+	owner    string
+	epoch    int64
+	position outbox.Position
+}
+
+type fakeAside struct {
+	outbox.Aside
+
+	due time.Time
+}
+
+type fakeTx struct{ events []*fakeEvent }
+
+func newFakeStore() *fakeStore {
+	return &fakeStore{relays: map[string]*fakeRelay{}, statements: map[string]int{}}
+}
+
+// statement runs one, with its faults. Its context may end it before it begins.
+func (s *fakeStore) statement(ctx context.Context, name string, run func() error) error {
+	s.mu.Lock()
+	s.statements[name]++
+	before, after := s.before, s.after
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, name); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	err := run()
+	s.mu.Unlock()
+	if err == nil && after != nil {
+		err = after(ctx, name)
+	}
+	return err
+}
+
+// faults sets what is called before and after statements, while a relay runs.
+func (s *fakeStore) faults(before, after func(ctx context.Context, statement string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before, s.after = before, after
+}
+
+func (s *fakeStore) Begin() *fakeTx { return &fakeTx{} }
+
+func (s *fakeStore) Commit(tx *fakeTx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.commits++
+	for _, e := range tx.events {
+		e.commit = s.commits
+	}
+}
+
+func (s *fakeStore) Append(ctx context.Context, tx *fakeTx, messages []outbox.Message) error {
+	return s.statement(ctx, "Append", func() error {
+		for _, m := range messages {
+			e := &fakeEvent{Event: outbox.Event{Message: m, Number: int64(len(s.log) + 1), CreatedAt: time.Now()}, after: m.DeliverAfter}
+			s.log = append(s.log, e)
+			tx.events = append(tx.events, e)
+		}
+		s.appended = append(s.appended, messages...)
+		s.signal.Raise()
+		return nil
+	})
+}
+
+func (s *fakeStore) Check(ctx context.Context) error {
+	return s.statement(ctx, "Check", func() error { return nil })
+}
+
+func (s *fakeStore) Appended() *outbox.Signal { return &s.signal }
+
+func (s *fakeStore) Register(ctx context.Context, r outbox.Registration) error {
+	return s.statement(ctx, "Register", func() error {
+		if known := s.relays[r.Relay]; known != nil {
+			if known.Lanes != r.Lanes || known.Policy != r.Policy {
+				return fmt.Errorf("lanes or policy: %w", outbox.ErrSettings)
+			}
+			return nil
+		}
+		s.relays[r.Relay] = &fakeRelay{
+			Registration: r, lanes: make([]fakeLane, r.Lanes), instances: map[string]time.Time{}, aside: map[int64]*fakeAside{},
+		}
+		return nil
+	})
+}
+
+func (s *fakeStore) Lease(ctx context.Context, relay, instance string, lease time.Duration) (result outbox.Lease, err error) {
+	err = s.statement(ctx, "Lease", func() error {
+		r := s.relays[relay]
+		if r == nil {
+			return outbox.ErrNoRelay
+		}
+		r.instances[instance] = time.Now().Add(lease)
+		live := r.live()
+		result.Share = len(r.lanes) / len(live)
+		if slices.Index(live, instance) < len(r.lanes)%len(live) {
+			result.Share++
+		}
+		owned := 0
+		for i := range r.lanes {
+			if r.lanes[i].owner == instance {
+				owned++
+			}
+		}
+		for i := range r.lanes {
+			l := &r.lanes[i]
+			if owned < result.Share && (l.owner == "" || !slices.Contains(live, l.owner)) {
+				l.owner = instance
+				l.epoch++
+				owned++
+			}
+		}
+		var numbers []int
+		for i, l := range r.lanes {
+			if l.owner == instance {
+				result.Lanes = append(result.Lanes, outbox.OwnedLane{Lane: i, Epoch: l.epoch, Position: l.position})
+				numbers = append(numbers, i)
+			}
+		}
+		result.Due = s.nextDue(r, numbers)
+		return nil
+	})
+	return result, err
+}
+
+// live are the names of the instances whose lease lasts.
+func (r *fakeRelay) live() []string {
+	var live []string
+	for _, name := range slices.Sorted(maps.Keys(r.instances)) {
+		if time.Now().Before(r.instances[name]) {
+			live = append(live, name)
+		}
+	}
+	return live
+}
+
+func (s *fakeStore) Leave(ctx context.Context, relay, instance string) error {
+	return s.statement(ctx, "Leave", func() error {
+		if r := s.relays[relay]; r != nil {
+			delete(r.instances, instance)
+			for i := range r.lanes {
+				if r.lanes[i].owner == instance {
+					r.lanes[i].owner = ""
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (s *fakeStore) Held(ctx context.Context, relay string, lanes []int) (held []outbox.Aside, err error) {
+	err = s.statement(ctx, "Held", func() error {
+		keys := map[string]bool{}
+		for _, number := range slices.Sorted(maps.Keys(s.relays[relay].aside)) {
+			a := s.relays[relay].aside[number]
+			if !slices.Contains(lanes, a.Lane) || a.State == outbox.Delayed {
+				continue
+			}
+			if a.State == outbox.Retrying || a.State == outbox.Skipped || a.KeyHash != "" && !keys[a.KeyHash] {
+				held = append(held, a.Aside)
+				keys[a.KeyHash] = true
+			}
+		}
+		return nil
+	})
+	return held, err
+}
+
+func laneOf(e *fakeEvent, lanes int) int {
+	if e.Key == nil {
+		return int(e.Number) % lanes
+	}
+	h := fnv.New32a()
+	_, _ = h.Write(e.Key)
+	return int(h.Sum32() % uint32(lanes))
+}
+
+func (e *fakeEvent) read(lane int) outbox.Event {
+	event := e.Event
+	event.Lane = lane
+	event.Waits = 0
+	if !e.after.IsZero() {
+		event.Waits = time.Until(e.after)
+	}
+	return event
+}
+
+func (s *fakeStore) Read(ctx context.Context, r outbox.ReadRequest) (c outbox.Chunk, err error) {
+	err = s.statement(ctx, "Read", func() error {
+		if r.Limit < 1 || r.MaxBytes < 1 || len(r.Lanes) == 0 {
+			return fmt.Errorf("bad request %+v", r)
+		}
+		at := r.Position
+		seen, _ := strconv.Atoi(at.Seen)
+		if at.Target == "" {
+			at.Target, at.Last = strconv.Itoa(s.commits), 0
+			if r.Until != (outbox.Position{}) {
+				until, _ := strconv.Atoi(r.Until.Seen)
+				if until < seen {
+					return fmt.Errorf("until %q, which is before %q", r.Until.Seen, at.Seen)
+				}
+				at.Target = r.Until.Seen
+			}
+		}
+		target, _ := strconv.Atoi(at.Target)
+		c.Window = at
+		size, passed := 0, false
+		for _, e := range s.log {
+			isNew := e.commit > seen || at.Replay > 0 && e.Number >= at.Replay
+			if e.Number <= at.Last || e.commit == 0 || e.commit > target || !isNew {
+				continue
+			}
+			passed = true
+			lane := laneOf(e, r.AllLanes)
+			if !slices.Contains(r.Lanes, lane) {
+				continue
+			}
+			if len(c.Events) == r.Limit || len(c.Events) > 0 && size+len(e.Payload) > r.MaxBytes {
+				c.More = true
+				break
+			}
+			size += len(e.Payload)
+			c.Events = append(c.Events, e.read(lane))
+		}
+		switch {
+		case c.More:
+			c.End = at.Behind(c.Events[len(c.Events)-1])
+		case !passed && r.Position.Target == "":
+			c.End = r.Position
+		default:
+			c.End = outbox.Position{Seen: at.Target}
+		}
+		return nil
+	})
+	return c, err
+}
+
+func (s *fakeStore) nextDue(r *fakeRelay, lanes []int) time.Duration {
+	next := time.Duration(-1)
+	for _, a := range r.aside {
+		if !slices.Contains(lanes, a.Lane) || a.State != outbox.Delayed && a.State != outbox.Retrying {
+			continue
+		}
+		if wait := max(0, time.Until(a.due)); next < 0 || wait < next {
+			next = wait
+		}
+	}
+	return next
+}
+
+func (s *fakeStore) Due(ctx context.Context, relay string, lanes []int, limit, _ int) (due outbox.Due, err error) {
+	err = s.statement(ctx, "Due", func() error {
+		r := s.relays[relay]
+		var roots []*fakeAside
+		for _, a := range r.aside {
+			if slices.Contains(lanes, a.Lane) && (a.State == outbox.Delayed || a.State == outbox.Retrying) && !time.Now().Before(a.due) {
+				roots = append(roots, a)
+			}
+		}
+		slices.SortFunc(roots, func(a, b *fakeAside) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.Number, b.Number)) })
+		add := func(a *fakeAside) {
+			if len(due.Events) < limit {
+				due.Events = append(due.Events, s.log[a.Number-1].read(a.Lane))
+				due.Asides = append(due.Asides, a.Aside)
+			}
+		}
+		for _, a := range roots {
+			add(a)
+			if a.State == outbox.Retrying {
+				for _, b := range r.behind(a.KeyHash) {
+					add(b)
+				}
+			}
+		}
+		due.Next = s.nextDue(r, lanes)
+		return nil
+	})
+	return due, err
+}
+
+func (r *fakeRelay) behind(hash string) (behind []*fakeAside) {
+	for _, number := range slices.Sorted(maps.Keys(r.aside)) {
+		if a := r.aside[number]; a.State == outbox.Behind && a.KeyHash == hash {
+			behind = append(behind, a)
+		}
+	}
+	return behind
+}
+
+func (s *fakeStore) Settle(ctx context.Context, settlement outbox.Settlement) (result outbox.Settled, err error) {
+	err = s.statement(ctx, "Settle", func() error {
+		r := s.relays[settlement.Relay]
+		if r == nil {
+			return outbox.ErrNoRelay
+		}
+		s.settlements = append(s.settlements, settlement)
+		ours := map[int]bool{}
+		for _, p := range settlement.Lanes {
+			l := &r.lanes[p.Lane]
+			if l.owner != settlement.Instance || l.epoch != p.Epoch {
+				result.Lost = append(result.Lost, p.Lane)
+				continue
+			}
+			ours[p.Lane] = true
+			l.position = p.Position
+			if p.Release {
+				l.owner = ""
+			}
+		}
+		for _, a := range settlement.Aside {
+			if ours[a.Lane] {
+				r.aside[a.Number] = &fakeAside{a, time.Now().Add(a.After)}
+			}
+		}
+		hashes := map[string]bool{}
+		for _, a := range settlement.Done {
+			if ours[a.Lane] {
+				delete(r.aside, a.Number)
+				hashes[a.KeyHash] = true
+			}
+		}
+		delete(hashes, "")
+		for hash := range hashes {
+			if !r.promote(hash) {
+				result.Freed = append(result.Freed, hash)
+			}
+		}
+		return nil
+	})
+	return result, err
+}
+
+// promote has the first event of a key tried if it is one behind, and reports whether
+// anything waits there at all.
+func (r *fakeRelay) promote(hash string) bool {
+	for _, a := range r.aside {
+		if a.KeyHash == hash && (a.State == outbox.Retrying || a.State == outbox.Dead) {
+			return true
+		}
+	}
+	if behind := r.behind(hash); len(behind) > 0 {
+		behind[0].State, behind[0].due = outbox.Retrying, time.Now()
+		return true
+	}
+	return false
+}
+
+func (s *fakeStore) PruneLog(ctx context.Context, limit int, _ time.Duration) (pruned outbox.Pruned, err error) {
+	err = s.statement(ctx, "PruneLog", func() error {
+		pruned = outbox.Pruned{Events: min(limit, s.pruned.Events), Abandoned: s.pruned.Abandoned}
+		s.pruned.Events -= pruned.Events
+		return nil
+	})
+	return pruned, err
+}
+
+var errNotFaked = errors.New("not faked")
+
+func (s *fakeStore) Relays(context.Context, int) ([]outbox.RelayStatus, error) {
+	return nil, errNotFaked
+}
+
+func (s *fakeStore) Holders(context.Context) ([]outbox.Holder, error) { return nil, errNotFaked }
+
+func (s *fakeStore) Replay(ctx context.Context, relay string, from int64) error {
+	return s.operate(ctx, "Replay", relay, func(r *fakeRelay) {
+		for i := range r.lanes {
+			r.lanes[i].position.Replay = from
+		}
+		maps.DeleteFunc(r.aside, func(number int64, _ *fakeAside) bool { return number >= from })
+	})
+}
+
+// operate changes lanes, all of which get the next epoch and no owner.
+func (s *fakeStore) operate(ctx context.Context, name, relay string, change func(r *fakeRelay)) error {
+	return s.statement(ctx, name, func() error {
+		r := s.relays[relay]
+		if r == nil {
+			return outbox.ErrNoRelay
+		}
+		change(r)
+		for i := range r.lanes {
+			r.lanes[i].owner = ""
+			r.lanes[i].epoch++
+		}
+		return nil
+	})
+}
+
+func (s *fakeStore) FirstSince(context.Context, time.Time) (int64, error) { return 0, errNotFaked }
+
+func (s *fakeStore) Skip(ctx context.Context, relay string, number int64) error {
+	return s.operate(ctx, "Skip", relay, func(r *fakeRelay) {
+		lane := laneOf(s.log[number-1], len(r.lanes))
+		r.aside[number] = &fakeAside{Aside: outbox.Aside{Number: number, Lane: lane, State: outbox.Skipped}}
+	})
+}
+
+func (s *fakeStore) SetAside(context.Context, string, outbox.Filter) ([]outbox.AsideEvent, error) {
+	return nil, errNotFaked
+}
+
+// Redrive has all dead letters published again.
+func (s *fakeStore) Redrive(ctx context.Context, relay string, _ outbox.Filter) (n int, err error) {
+	err = s.operate(ctx, "Redrive", relay, func(r *fakeRelay) {
+		for _, a := range r.aside {
+			if a.State == outbox.Dead {
+				n++
+				a.State, a.Attempts, a.due = outbox.Delayed, 0, time.Now()
+				if r.Policy == outbox.ParkKey && a.KeyHash != "" {
+					a.State = outbox.Retrying
+				}
+			}
+		}
+	})
+	return n, err
+}
+
+func (s *fakeStore) Discard(context.Context, string, outbox.Filter) (int, error) {
+	return 0, errNotFaked
+}
+
+func (s *fakeStore) ChangeLanes(context.Context, string, int) error { return errNotFaked }
+
+func (s *fakeStore) Remove(ctx context.Context, relay string) error {
+	return s.statement(ctx, "Remove", func() error {
+		delete(s.relays, relay)
+		return nil
+	})
+}
+
+// states are the states of what is set aside, by ID.
+func (s *fakeStore) states(relay string) map[string]outbox.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := map[string]outbox.State{}
+	for number, a := range s.relays[relay].aside {
+		states[s.log[number-1].ID] = a.State
+	}
+	return states
+}
+
+func (s *fakeStore) count(statement string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.statements[statement]
+}

@@ -1,0 +1,235 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// readable: its next events may be read and published.
+func (in *instance) readable(l *lane) bool {
+	return l.prepared && !l.releasing && !l.waiting && !l.stalled && !l.blocked(in.Policy)
+}
+
+// room is how much may be read now. Not ok: wait until more is published.
+func (in *instance) room() (events, bytes int, ok bool) {
+	events = min(2*in.Batch-in.events, in.Batch)
+	bytes = min(2*in.BatchBytes-in.bytes, in.BatchBytes)
+	// Small reads cost as much as large ones.
+	return events, bytes, events >= max(1, in.Batch/2) && bytes >= max(1, in.BatchBytes/2)
+}
+
+// nextGroup returns the lanes to be read next, all of which stand together. Groups take
+// turns, or one that is far behind would keep the others from new events.
+func (in *instance) nextGroup() []*lane {
+	n := len(in.owned)
+	var first *lane
+	for i := range n {
+		l := in.owned[(in.readTurn+i)%n]
+		if l.look && in.readable(l) {
+			first = l
+			in.readTurn = (in.readTurn + i + 1) % n
+			break
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	in.group = in.group[:0]
+	for _, l := range in.owned {
+		if l.read.Position == first.read.Position && in.readable(l) {
+			in.group = append(in.group, l)
+		}
+	}
+	return in.group
+}
+
+// meeting returns where the lanes that are furthest ahead stand, if f is behind.
+func (in *instance) meeting(f *frontier) *frontier {
+	var ahead *frontier
+	if f.open() {
+		return nil
+	}
+	for _, l := range in.owned {
+		at := &l.read
+		if at.meeting() && at.Position != f.Position && f.behind(at) && in.readable(l) && (ahead == nil || ahead.behind(at)) {
+			ahead = at
+		}
+	}
+	return ahead
+}
+
+// read reads the next events of a group of lanes, and reports whether it did.
+func (in *instance) read(now time.Time) bool {
+	limit, maxBytes, ok := in.room()
+	if !ok {
+		in.makeRoom(now)
+		return false
+	}
+	group := in.nextGroup()
+	if group == nil {
+		return false
+	}
+	at := group[0].read
+	numbers := make([]int, len(group))
+	for i, l := range group {
+		numbers[i] = l.number
+		at.age, at.target = max(at.age, l.read.age), max(at.target, l.read.target)
+	}
+	request := ReadRequest{
+		Relay: in.Name, Lanes: numbers, AllLanes: in.Lanes, Topics: in.Topics,
+		Position: at.Position, Limit: limit, MaxBytes: maxBytes,
+	}
+	target := at.target
+	until := in.meeting(&at)
+	switch {
+	case until != nil:
+		request.Until, target = until.Position, until.age
+	case !at.open():
+		in.windows++
+		target = in.windows
+	}
+	var result Chunk
+	if !in.ask("reading the log", now, func(ctx context.Context) (err error) {
+		if result, err = in.store.Read(ctx, request); err == nil {
+			err = in.checkChunk(&result, numbers)
+		}
+		return err
+	}) {
+		return true
+	}
+	end := frontier{Position: result.End, age: at.age, target: target}
+	if !end.open() {
+		end.age, end.target = target, 0
+		if until != nil && !result.More {
+			end.Position = until.Position // There was nothing to pass up to there.
+		}
+	}
+	window := frontier{Position: result.Window, age: at.age, target: target}
+	more := result.More || until != nil
+	in.enqueue(group, result.Events, window, end)
+	for _, l := range group {
+		l.look = more
+	}
+	if len(result.Events) > 0 {
+		in.poll.soon(now)
+	}
+	return true
+}
+
+// checkChunk: an event of a lane that was not asked for would be lost.
+func (in *instance) checkChunk(result *Chunk, lanes []int) error {
+	clear(in.counts)
+	for _, number := range lanes {
+		in.counts[number] = 1
+	}
+	for i := range result.Events {
+		if n := result.Events[i].Lane; n < 0 || n >= len(in.counts) || in.counts[n] == 0 {
+			return fmt.Errorf("the store returned event %d of lane %d, which was not asked for", result.Events[i].Number, n)
+		}
+	}
+	return nil
+}
+
+// enqueue gives each lane of the group its events of a chunk.
+func (in *instance) enqueue(group []*lane, events []Event, window, end frontier) {
+	c := &chunk{events: events, window: window, readAt: time.Now()}
+	clear(in.counts)
+	for i := range events {
+		in.counts[events[i].Lane]++
+		in.events++
+		in.bytes += events[i].size()
+	}
+	places := make([]int32, len(events))
+	next := int32(0)
+	for _, l := range group {
+		n := in.counts[l.number]
+		l.enqueue(segment{chunk: c, places: places[next : next+n : next+n], end: end})
+		in.counts[l.number] = next // where its next event goes
+		next += n
+	}
+	for i := range events {
+		n := events[i].Lane
+		places[in.counts[n]] = int32(i)
+		in.counts[n]++
+	}
+}
+
+// dropped is called for each event that leaves the memory.
+func (in *instance) dropped(e *Event) {
+	in.events--
+	in.bytes -= e.size()
+}
+
+// makeRoom: while nothing more can be read, what was read ahead for the lanes of slow
+// calls is forgotten, so that they do not hold up others. What is with the publisher is
+// at most half a batch for each call, so there is room then.
+func (in *instance) makeRoom(now time.Time) {
+	for _, c := range in.stripes {
+		if c == nil || c.stalled || now.Sub(c.began) < stalledAfter {
+			continue
+		}
+		c.stalled = true
+		for i := range c.runs {
+			if l := c.runs[i].lane; in.lanes[l.number] == l {
+				l.stalled = true
+				in.forget(l)
+			}
+		}
+	}
+}
+
+// readDue reads what was set aside and is due now, and reports whether it did.
+func (in *instance) readDue(now time.Time) bool {
+	if in.dueAt.IsZero() || now.Before(in.dueAt) {
+		return false
+	}
+	limit, maxBytes, ok := in.room()
+	if !ok {
+		in.makeRoom(now)
+		return false
+	}
+	var numbers []int
+	for _, l := range in.owned {
+		if l.prepared && !l.releasing && !l.waiting && len(l.due) == 0 {
+			numbers = append(numbers, l.number)
+		}
+	}
+	in.dueAt = time.Time{} // Lanes that were left out ask again when they can.
+	if len(numbers) == 0 {
+		return false
+	}
+	var due Due
+	if !in.ask("reading what is due", now, func(ctx context.Context) (err error) {
+		due, err = in.store.Due(ctx, in.Name, numbers, limit, maxBytes)
+		if err == nil && len(due.Asides) != len(due.Events) {
+			err = fmt.Errorf("the store returned %d events that are due and %d rows of them", len(due.Events), len(due.Asides))
+		}
+		if err == nil {
+			err = in.checkChunk(&Chunk{Events: due.Events}, numbers)
+		}
+		return err
+	}) {
+		in.dueAt = now
+		return true
+	}
+	for i := range due.Events {
+		e := &due.Events[i]
+		e.Attempts = due.Asides[i].Attempts
+		in.events++
+		in.bytes += e.size()
+		l := in.lanes[e.Lane]
+		l.due = append(l.due, dueEvent{*e, due.Asides[i]})
+	}
+	if due.Next >= 0 {
+		in.dueBy(now.Add(due.Next))
+	}
+	return true
+}
+
+// dueBy has Due asked at a time, or earlier.
+func (in *instance) dueBy(at time.Time) {
+	if in.dueAt.IsZero() || at.Before(in.dueAt) {
+		in.dueAt = at
+	}
+}
