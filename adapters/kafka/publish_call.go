@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,7 +141,7 @@ func (r *route) queue(e *outbox.Event) *queue {
 // send sends the queues that one broker leads, until all events have their
 // results.
 func (c *call) send(ctx context.Context, to *broker, queues []*queue) {
-	for {
+	for slices.ContainsFunc(queues, (*queue).pending) {
 		batches, answer, err := c.attempt(ctx, to, queues)
 		if err != nil {
 			// It may have been written. Whatever is still to be sent to this
@@ -149,9 +150,6 @@ func (c *call) send(ctx context.Context, to *broker, queues []*queue) {
 			for _, q := range queues {
 				q.fail(c, err)
 			}
-			return
-		}
-		if len(batches) == 0 {
 			return
 		}
 		for _, q := range batches {
@@ -164,7 +162,8 @@ func (c *call) send(ctx context.Context, to *broker, queues []*queue) {
 	}
 }
 
-// attempt sends the next batch of each queue and returns those that were sent.
+// attempt sends the next batch of each queue and returns the queues that had one;
+// none if all that was left stood behind events that failed.
 func (c *call) attempt(ctx context.Context, to *broker, queues []*queue) (batches []*queue, _ *produce.Response, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()

@@ -35,6 +35,8 @@ func newQueue(l *layout, partition, maxBytes int) *queue {
 	return &queue{layout: l, partition: partition, bytes: l.batchBytes(maxBytes), count: math.MaxInt}
 }
 
+func (q *queue) pending() bool { return q.next < len(q.events) }
+
 // fill adds the next batch to a request. Nothing is added if nothing is left,
 // or if the request is full enough.
 func (q *queue) fill(c *call, r *produceRequest) (added bool, err error) {

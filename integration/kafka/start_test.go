@@ -173,7 +173,7 @@ func TestK7PeerThatGoesSilentInSASL(t *testing.T) {
 	}
 }
 
-// silentAfter listens and passes on that many answers of the server at addr; then it swallows everything.
+// silentAfter listens and passes on that many answers of the server at addr on each connection; then it swallows everything.
 func silentAfter(t *testing.T, addr string, answers int) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -203,7 +203,7 @@ func silentAfter(t *testing.T, addr string, answers int) string {
 				}
 				context.AfterFunc(ctx, func() { back.Close() })
 				go func() { _, _ = io.Copy(back, front) }()
-				for buffer := make([]byte, 64<<10); answers > 0; answers-- {
+				for left, buffer := answers, make([]byte, 64<<10); left > 0; left-- {
 					n, err := back.Read(buffer) // an answer of ApiVersions is small: one read
 					if err != nil {
 						return
