@@ -16,23 +16,27 @@ import (
 // batchSize is how many messages share a transaction where any do.
 const batchSize = 100
 
-// A worker handles the messages one connection is given.
+// A worker handles the messages one connection is given. If it had to try something
+// again it fails: a lap with a retry measures something else.
 type worker func(ctx context.Context, messages []inbox.Message) error
+
+// source is the topic that all messages come from.
+const source = "orders"
 
 // side is one competitor: a way to handle messages once.
 type side struct {
 	name string
-	// key names the side's scope and its table of effects.
-	key     string
-	effects tables.Effects
-	open    func(*pgxpool.Pool, side) worker
+	// key names the side's consumer and its tables.
+	key    string
+	tables tables.Own
+	open   func(*pgxpool.Pool, side) worker
 	// warmUp is how many messages each connection handles in the warm-up,
 	// which tells how many fill a round.
 	warmUp int
 }
 
 func newSide(name, key string, warmUp int, open func(*pgxpool.Pool, side) worker) side {
-	return side{name: name, key: key, effects: tables.EffectsOf(key), warmUp: warmUp, open: open}
+	return side{name: name, key: key, tables: tables.OwnOf(key), warmUp: warmUp, open: open}
 }
 
 // All sides are measured against the first.
@@ -47,8 +51,11 @@ var (
 	sides = []side{handOne, ourOne, handBatch, ourBatch, handBulk, ourBulk}
 )
 
+// scope is what the library makes of a consumer and a source.
+func scope(own tables.Own) string { return own.Schema + "/" + source }
+
 func handInbox(pool *pgxpool.Pool, s side) handwritten.Inbox {
-	return handwritten.Inbox{Pool: pool, Scope: s.key + "/orders", Effects: s.effects}
+	return handwritten.Inbox{Pool: pool, Scope: scope(s.tables), Records: s.tables.Records, Effects: s.tables.Effects}
 }
 
 func order(m inbox.Message) handwritten.Order {
@@ -86,53 +93,56 @@ func handBatches(handle func(context.Context, []handwritten.Order) error) worker
 }
 
 func openOurOne(pool *pgxpool.Pool, s side) worker {
-	in := inbox.New(postgres.New(pool), s.key, handler(s))
-	return func(ctx context.Context, messages []inbox.Message) error {
-		return process(ctx, in, messages) // as adapters do; each still has its own transaction
-	}
+	in := inbox.New(store(pool, s), s.key, handler(s))
+	return processWith(in) // all at once, as adapters do; each still has its own transaction
 }
 
 func openOurBatch(pool *pgxpool.Pool, s side) worker {
-	in := inbox.New(postgres.New(pool), s.key, handler(s), inbox.Batch(batchSize))
-	return inBatches(func(ctx context.Context, messages []inbox.Message) error {
-		return process(ctx, in, messages)
-	})
+	in := inbox.New(store(pool, s), s.key, handler(s), inbox.Batch(batchSize))
+	return inBatches(processWith(in))
 }
 
 func openOurBulk(pool *pgxpool.Pool, s side) worker {
-	in := inbox.NewBulk(postgres.New(pool), s.key, func(ctx context.Context, tx pgx.Tx, messages []inbox.Message) error {
+	in := inbox.NewBulk(store(pool, s), s.key, func(ctx context.Context, tx pgx.Tx, messages []inbox.Message) error {
 		ids := make([]string, len(messages))
 		amounts := make([]int64, len(messages))
 		for i, m := range messages {
 			ids[i], amounts[i] = m.ID, int64(len(m.Payload))
 		}
-		_, err := tx.Exec(ctx, s.effects.InsertAll, ids, amounts)
+		_, err := tx.Exec(ctx, s.tables.Effects.InsertAll, ids, amounts)
 		return err
 	}, inbox.Batch(batchSize))
-	return inBatches(func(ctx context.Context, messages []inbox.Message) error {
-		return process(ctx, in, messages)
-	})
+	return inBatches(processWith(in))
 }
 
 func handler(s side) inbox.Handler[pgx.Tx] {
 	return func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-		_, err := tx.Exec(ctx, s.effects.Insert, m.ID, int64(len(m.Payload)))
+		_, err := tx.Exec(ctx, s.tables.Effects.Insert, m.ID, int64(len(m.Payload)))
 		return err
 	}
 }
 
-// process does what an adapter does with the results: everything must be settled.
-func process(ctx context.Context, p inbox.Processor, messages []inbox.Message) error {
-	results, err := p.Process(ctx, messages)
-	if err != nil {
-		return err
-	}
-	for i, r := range results {
-		if r.Outcome != inbox.Processed && r.Outcome != inbox.Duplicate {
-			return fmt.Errorf("message at %s was %v: %w", messages[i].Position, r.Outcome, r.Err)
+func store(pool *pgxpool.Pool, s side) *postgres.Store {
+	return postgres.New(pool, postgres.WithSchema(s.tables.Schema))
+}
+
+// processWith does what an adapter does with the results: everything must be settled.
+func processWith(in *inbox.Inbox[pgx.Tx]) worker {
+	return func(ctx context.Context, messages []inbox.Message) error {
+		results, err := in.Process(ctx, messages)
+		if err != nil {
+			return err
 		}
+		for i, r := range results {
+			if r.Outcome != inbox.Processed && r.Outcome != inbox.Duplicate {
+				return fmt.Errorf("message at %s was %v: %w", messages[i].Position, r.Outcome, r.Err)
+			}
+		}
+		if again := in.Stats().Retries; again > 0 {
+			return fmt.Errorf("%d transactions were run again", again)
+		}
+		return nil
 	}
-	return nil
 }
 
 func inBatches(handle worker) worker {

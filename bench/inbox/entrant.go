@@ -57,7 +57,7 @@ func (e *entrant) round(ctx context.Context, round int) (contest.Sample, error) 
 
 // check proves that the side did its work: each message has one effect.
 func (e *entrant) check(ctx context.Context, pool *pgxpool.Pool) error {
-	effects, err := e.effects.Count(ctx, pool)
+	effects, err := e.tables.Effects.Count(ctx, pool)
 	if err == nil && effects != e.orders {
 		err = fmt.Errorf("%d of %d messages had their effect", effects, e.orders)
 	}

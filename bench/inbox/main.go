@@ -30,7 +30,7 @@ func main() {
 	var s settings
 	flag.IntVar(&s.rounds, "rounds", 10, "rounds of each contest, after one to warm up")
 	flag.DurationVar(&s.roundTime, "round", 400*time.Millisecond, "how long one side works in one round")
-	flag.IntVar(&s.records, "records", 0, "records in both tables when a contest begins")
+	flag.IntVar(&s.records, "records", 0, "records in each side's table, and in the scope measured, when a contest begins")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of all sides to this file")
 	flag.Parse()
 	os.Exit(servers.Run("bench-inbox", func(ctx context.Context, p *servers.Program) error {
@@ -71,11 +71,7 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 		return err
 	}
 	defer admin.Close()
-	effects := make([]tables.Effects, len(sides))
-	for i, s := range sides {
-		effects[i] = s.effects
-	}
-	if err := tables.Create(ctx, admin, effects...); err != nil {
+	if err := tables.CreateOwn(ctx, admin, tablesOf(sides)...); err != nil {
 		return err
 	}
 
@@ -100,7 +96,8 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 	var figures figure.Figures
 	for _, v := range variants {
 		for _, connections := range []int{1, 8} {
-			if err := tables.Reset(ctx, admin, s.records, effects...); err != nil {
+			older := tables.Older{Count: s.records, Scope: scope, Key: v.deliveries.older()}
+			if err := tables.ResetOwn(ctx, admin, older, tablesOf(sides)...); err != nil {
 				return err
 			}
 			c := &bout{url: url, settings: s, connections: connections, sides: v.sides, deliveries: v.deliveries}
@@ -121,6 +118,14 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 		}
 	}
 	return figures.Print(os.Stdout)
+}
+
+func tablesOf(sides []side) []tables.Own {
+	own := make([]tables.Own, len(sides))
+	for i, s := range sides {
+		own[i] = s.tables
+	}
+	return own
 }
 
 // bout is one contest on fresh tables.

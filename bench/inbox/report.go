@@ -23,23 +23,27 @@ func printTable(w io.Writer, title string, connections int, result contest.Resul
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// addFigures adds the ratios of one contest.
+// addFigures adds the ratios of one contest. Targets of a variant are our own.
 func addFigures(figures *figure.Figures, suffix string, connections int, result contest.Result) {
 	name := func(what string) string { return fmt.Sprintf("inbox-%s-%dconn%s", what, connections, suffix) }
 	targetOne := targetOneAlone
 	if connections > 1 {
 		targetOne = targetOneBusy
 	}
-	figures.Ratio(name("one"), result.Ratio(ourOne.name, handOne.name), targetOne)
-	figures.Ratio(name("batch"), result.Ratio(ourBatch.name, handOne.name), targetBatch)
-	figures.Ratio(name("bulk"), result.Ratio(ourBulk.name, handOne.name), targetBulk)
+	add := figures.Ratio
+	if suffix != "" {
+		add = figures.OwnRatio
+	}
+	add(name("one"), result.Ratio(ourOne.name, handOne.name), targetOne)
+	add(name("batch"), result.Ratio(ourBatch.name, handOne.name), targetBatch)
+	add(name("bulk"), result.Ratio(ourBulk.name, handOne.name), targetBulk)
 }
 
 // addWeight adds what the library itself weighs: against the same batches
 // written by hand and, at one connection, in allocations and round trips.
 func addWeight(figures *figure.Figures, connections int, result contest.Result, costs map[string]cost) {
-	figures.Ratio(fmt.Sprintf("inbox-batch-vs-batch-%dconn", connections), result.Ratio(ourBatch.name, handBatch.name), targetSameBatch)
-	figures.Ratio(fmt.Sprintf("inbox-bulk-vs-bulk-%dconn", connections), result.Ratio(ourBulk.name, handBulk.name), targetSameBatch)
+	figures.OwnRatio(fmt.Sprintf("inbox-batch-vs-batch-%dconn", connections), result.Ratio(ourBatch.name, handBatch.name), targetSameBatch)
+	figures.OwnRatio(fmt.Sprintf("inbox-bulk-vs-bulk-%dconn", connections), result.Ratio(ourBulk.name, handBulk.name), targetSameBatch)
 	if connections > 1 {
 		return
 	}
@@ -48,7 +52,7 @@ func addWeight(figures *figure.Figures, connections int, result contest.Result, 
 		ours, theirs side
 	}{{"one", ourOne, handOne}, {"batch", ourBatch, handBatch}, {"bulk", ourBulk, handBulk}} {
 		ours, theirs := result.PerMessage(pair.ours.name), result.PerMessage(pair.theirs.name)
-		figures.AtMost("inbox-"+pair.what+"-allocs", ours.Allocs, targetAllocs*theirs.Allocs)
-		figures.AtMost("inbox-"+pair.what+"-roundtrips", costs[pair.ours.name].roundTrips, costs[pair.theirs.name].roundTrips)
+		figures.OwnAtMost("inbox-"+pair.what+"-allocs", ours.Allocs, targetAllocs*theirs.Allocs)
+		figures.OwnAtMost("inbox-"+pair.what+"-roundtrips", costs[pair.ours.name].roundTrips, costs[pair.theirs.name].roundTrips)
 	}
 }

@@ -50,7 +50,7 @@ func (s stream) share(count, workers int) [][]inbox.Message {
 	for w := range shares {
 		shares[w] = make([]inbox.Message, 0, count/workers+1)
 	}
-	rng := rand.New(rand.NewPCG(uint64(s.round), 7))
+	rng := s.random()
 	payload := make([]byte, payloadBytes)
 	fresh := 0
 	for i := range count {
@@ -69,12 +69,12 @@ func (s stream) share(count, workers int) [][]inbox.Message {
 func (s stream) message(n int, rng *rand.Rand, payload []byte) inbox.Message {
 	return inbox.Message{
 		ID:       s.id(n, rng),
-		Source:   "orders",
-		Topic:    "orders",
+		Source:   source,
+		Topic:    source,
 		Key:      strconv.AppendInt(nil, int64(n%1000), 10),
 		Payload:  payload,
 		Time:     s.start,
-		Position: fmt.Sprintf("orders/0/%d", n),
+		Position: fmt.Sprintf("%s/0/%d", source, n),
 	}
 }
 
@@ -94,6 +94,20 @@ func (s stream) id(n int, rng *rand.Rand) string {
 	u[8] = 0x80 | u[8]&0x3f
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
+
+// random is what the ids of a round are made from.
+func (s stream) random() *rand.Rand { return rand.New(rand.NewPCG(uint64(s.round), 7)) }
+
+// older returns the ids of records from long before the first round.
+func (s stream) older() (id func(n int) string) {
+	s.round = olderRound
+	rng := s.random()
+	return func(n int) string { return s.id(n, rng) }
+}
+
+// olderRound leaves a time of which no id of the older records, a millisecond every
+// 16, gets to the first round.
+const olderRound = -24 * 365
 
 // distinct counts the different messages of the shares.
 func distinct(shares [][]inbox.Message) int {

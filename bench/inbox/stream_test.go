@@ -47,3 +47,29 @@ func TestRoundsHaveTheSameIdsForEverySideAndOthersThanTheRoundBefore(t *testing.
 		}
 	}
 }
+
+func TestOlderRecordsAreOtherThanTheMessagesAndBeforeThemInTime(t *testing.T) {
+	t.Parallel()
+	for _, ids := range []idKind{timeOrdered, random} {
+		s := stream{ids: ids, start: time.Now()}
+		first := make(map[string]bool)
+		for round := range 2 {
+			s.round = round
+			for _, m := range s.share(1000, 1)[0] {
+				first[m.ID] = true
+			}
+		}
+		id := s.older()
+		for n := range 1000 {
+			older := id(n)
+			if first[older] {
+				t.Fatalf("%s: %s is a message as well", ids, older)
+			}
+			for message := range first {
+				if ids == timeOrdered && older >= message {
+					t.Fatalf("older id %s is after the message %s", older, message)
+				}
+			}
+		}
+	}
+}

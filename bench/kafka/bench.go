@@ -73,7 +73,7 @@ func (b *bench) reading() []contest.Side {
 func (b *bench) handling() []contest.Side {
 	byHand := func(interval time.Duration, batch int) func(context.Context, string, *lap) error {
 		return func(ctx context.Context, group string, l *lap) error {
-			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Effects: effects}
+			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Records: tables.Handwritten, Effects: effects}
 			return handleWithReader(ctx, b.addr, b.topic, group, interval, batch, in, l)
 		}
 	}
@@ -134,7 +134,7 @@ func newGroup() string { return fmt.Sprintf("bench-%d", time.Now().UnixNano()) }
 func (b *bench) withEffects(side contest.Side) contest.Side {
 	run := side.Run
 	side.Run = func(ctx context.Context, round int) (contest.Sample, error) {
-		if err := tables.Reset(ctx, b.pool, 0, effects); err != nil {
+		if err := tables.Reset(ctx, b.pool, effects); err != nil {
 			return contest.Sample{}, err
 		}
 		sample, err := run(ctx, round)
@@ -162,7 +162,7 @@ const memoryRuns = 3
 func (b *bench) memory(ctx context.Context, child string) (megabytes float64, err error) {
 	for range memoryRuns {
 		if child == childInbox {
-			if err := tables.Reset(ctx, b.pool, 0, effects); err != nil {
+			if err := tables.Reset(ctx, b.pool, effects); err != nil {
 				return 0, err
 			}
 		}

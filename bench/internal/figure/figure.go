@@ -19,8 +19,8 @@ import (
 type Figures struct{ lines []line }
 
 type line struct {
-	text    string
-	reached bool
+	text         string
+	reached, own bool
 }
 
 // Ratio adds a figure that is better the higher it is.
@@ -39,15 +39,22 @@ func (f *Figures) AtMost(name string, value, target float64) {
 	})
 }
 
+// OwnRatio is Ratio with a target that nobody asked for but ourselves: it does not
+// count among those that were.
+func (f *Figures) OwnRatio(name string, ratio contest.Spread, target float64) {
+	f.Ratio(name, ratio, target)
+	f.lines[len(f.lines)-1].own = true
+}
+
+// OwnAtMost is AtMost with a target of our own.
+func (f *Figures) OwnAtMost(name string, value, target float64) {
+	f.AtMost(name, value, target)
+	f.lines[len(f.lines)-1].own = true
+}
+
 // Print writes how many targets were reached, then the lines.
 func (f *Figures) Print(w io.Writer) error {
-	reached := 0
-	for _, l := range f.lines {
-		if l.reached {
-			reached++
-		}
-	}
-	if _, err := fmt.Fprintf(w, "\n%d of %d targets reached\n\n", reached, len(f.lines)); err != nil {
+	if _, err := fmt.Fprintf(w, "\n%s%s\n", f.count("targets", false), f.count("targets of our own", true)); err != nil {
 		return err
 	}
 	for _, l := range f.lines {
@@ -56,4 +63,22 @@ func (f *Figures) Print(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// count says how many targets of a kind were reached; nothing, if there are none.
+func (f *Figures) count(kind string, own bool) string {
+	all, reached := 0, 0
+	for _, l := range f.lines {
+		if l.own != own {
+			continue
+		}
+		all++
+		if l.reached {
+			reached++
+		}
+	}
+	if all == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d %s reached\n", reached, all, kind)
 }

@@ -20,6 +20,7 @@ const retention = 15 * 24 * time.Hour
 type Inbox struct {
 	Pool    *pgxpool.Pool
 	Scope   string
+	Records tables.Records
 	Effects tables.Effects
 }
 
@@ -36,7 +37,7 @@ func (in Inbox) One(ctx context.Context, order Order) error {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it has nothing to do
-	tag, err := tx.Exec(ctx, tables.Claim, in.Scope, order.ID, retention)
+	tag, err := tx.Exec(ctx, in.Records.Claim, in.Scope, order.ID, retention)
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
@@ -93,7 +94,7 @@ func (in Inbox) claim(ctx context.Context, tx pgx.Tx, orders []Order) ([]Order, 
 	for i, order := range orders {
 		ids[i] = order.ID
 	}
-	rows, err := tx.Query(ctx, tables.ClaimAll, in.Scope, ids, retention)
+	rows, err := tx.Query(ctx, in.Records.ClaimAll, in.Scope, ids, retention)
 	if err != nil {
 		return nil, fmt.Errorf("claim: %w", err)
 	}

@@ -17,19 +17,31 @@ const (
 	handwrittenRecords = `handwritten_record`
 )
 
-// Claim is the hand-written claim, on a table like the library's. Unlike the
-// library's it does not bound its wait for a lock, which makes it cheaper.
-// Parameters: scope, key, retention.
-const Claim = `INSERT INTO ` + handwrittenRecords + ` (scope, key, expires_at)
-	VALUES ($1, $2, clock_timestamp() + $3::interval)
-	ON CONFLICT DO NOTHING`
+// Records is a table of records that is claimed in by hand.
+type Records struct {
+	// Claim claims one record. Unlike the library it does not bound its wait for
+	// another transaction, nor does it keep a fingerprint. Parameters: scope, key,
+	// retention.
+	Claim string
+	// ClaimAll is the claim of a batch and returns the keys that were new. It
+	// claims in key order, because batches that claim in opposite orders deadlock.
+	// Parameters: scope, keys, retention.
+	ClaimAll string
+}
 
-// ClaimAll is the claim of a batch and returns the keys that were new. It claims
-// in key order, because batches that claim in opposite orders deadlock.
-// Parameters: scope, keys, retention.
-const ClaimAll = `INSERT INTO ` + handwrittenRecords + ` (scope, key, expires_at)
+func recordsIn(table string) Records {
+	return Records{
+		Claim: `INSERT INTO ` + table + ` (scope, key, expires_at)
+	VALUES ($1, $2, clock_timestamp() + $3::interval)
+	ON CONFLICT DO NOTHING`,
+		ClaimAll: `INSERT INTO ` + table + ` (scope, key, expires_at)
 	SELECT $1, key, clock_timestamp() + $3::interval FROM unnest($2::text[]) AS key ORDER BY key
-	ON CONFLICT DO NOTHING RETURNING key`
+	ON CONFLICT DO NOTHING RETURNING key`,
+	}
+}
+
+// Handwritten is the table of records that Create makes for the hand-written side.
+var Handwritten = recordsIn(handwrittenRecords)
 
 // Effects is one side's table of business rows. All have the same shape.
 type Effects struct {
@@ -50,32 +62,34 @@ func EffectsOf(side string) Effects {
 	}
 }
 
-// Create makes an empty database ready for all sides.
+func (e Effects) create() string {
+	return `CREATE TABLE ` + e.table + ` (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id text NOT NULL, amount bigint NOT NULL)`
+}
+
+// Create makes an empty database ready for sides that share the library's tables,
+// or those that the hand-written side has in their place.
 func Create(ctx context.Context, pool *pgxpool.Pool, effects ...Effects) error {
 	if err := postgres.New(pool).Migrate(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	statements := []string{`CREATE TABLE ` + handwrittenRecords + ` (LIKE ` + libraryRecords + ` INCLUDING ALL)`}
 	for _, e := range effects {
-		statements = append(statements, `CREATE TABLE `+e.table+
-			` (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id text NOT NULL, amount bigint NOT NULL)`)
+		statements = append(statements, e.create())
 	}
 	return execute(ctx, pool, statements)
 }
 
-// Reset empties all tables, puts a number of older records into both tables of
-// them and checkpoints, so that every contest starts alike.
-func Reset(ctx context.Context, pool *pgxpool.Pool, records int, effects ...Effects) error {
+// Reset empties these tables and checkpoints, so that every contest starts alike.
+func Reset(ctx context.Context, pool *pgxpool.Pool, effects ...Effects) error {
 	statements := []string{`TRUNCATE ` + libraryRecords + `, ` + handwrittenRecords}
 	for _, e := range effects {
 		statements = append(statements, `TRUNCATE `+e.table)
 	}
-	for _, table := range []string{libraryRecords, handwrittenRecords} {
-		statements = append(statements, fmt.Sprintf(`INSERT INTO %s (scope, key, expires_at)
-			SELECT 'older/orders', gen_random_uuid()::text, clock_timestamp() + interval '1 day' FROM generate_series(1, %d)`, table, records))
-	}
-	return execute(ctx, pool, append(statements, `VACUUM ANALYZE`, `CHECKPOINT`))
+	return execute(ctx, pool, append(statements, settled...))
 }
+
+// settled is the state in which a contest begins.
+var settled = []string{`VACUUM ANALYZE`, `CHECKPOINT`}
 
 func execute(ctx context.Context, pool *pgxpool.Pool, statements []string) error {
 	for _, statement := range statements {
