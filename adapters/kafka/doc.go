@@ -1,5 +1,6 @@
-// Package kafka reads Kafka topics into an inbox: every record is handled once,
-// whatever is delivered twice.
+// Package kafka reads Kafka topics into an inbox, where every record is handled
+// once, whatever is delivered twice; and it publishes the events of an outbox (see
+// Publishing, below).
 //
 //	err := kafka.Consume(ctx, kafka.ConsumerConfig{
 //		Brokers: []string{"localhost:9092"},
@@ -93,6 +94,61 @@
 // next one is received in the same array. The handler of an Inbox gets a copy of
 // its own, and may keep it; another Processor must copy the bytes that it keeps
 // beyond the call in which it settles their message.
+//
+// # Publishing
+//
+//	publisher := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{"localhost:9092"}})
+//	defer publisher.Close()
+//	relay := outbox.NewRelay(store, publisher, outbox.RelayConfig{Name: "events"})
+//
+// An event becomes a record of its topic: key, payload and headers as they are,
+// null and empty apart, HeaderID before the other headers, CreatedAt as its time.
+// (Kafka deletes by that time: an event that is replayed after retention.ms is gone
+// at once, unless the topic has message.timestamp.type=LogAppendTime.) Keys go to the
+// partition that Java's producer takes. Events without a key fill one batch after
+// the other, each for another partition.
+//
+// One call of Publish goes through these steps:
+//
+//	events ──▶ queues ──▶ a request to each broker ──▶ answers ──▶ results
+//	                          ▲                           │
+//	                          └─ next batches, or smaller ┘
+//
+//	queues     the events of one partition, in order
+//	a request  the first batch of each queue that the broker leads, acks=all;
+//	           all brokers at once, each with one request at a time. Only the
+//	           head of a queue is sent, and only when what was before it has its result
+//	answers    one for each batch; what is left is sent next, without the later
+//	           events of keys that have failed
+//
+// and this is what an answer does:
+//
+//	acknowledged                          nil
+//	no answer, no connection, ctx ended   all that this broker still had to get: ErrUnavailable;
+//	                                      idle connections to it are dropped, they are dead as well
+//	no leader, too few replicas, …        what is left for the partition: ErrUnavailable;
+//	                                      the topic is asked for again before the next call
+//	over the quota                        the next request waits as long as the broker says
+//	batch too large                       half of it, until it fits; one event alone: ErrPermanent
+//	records refused                       those that the broker names: ErrPermanent; the others go
+//	                                      again. It names none (before Kafka 2.4): half, down to one
+//	not allowed, anything else            what is left for the partition: the cause, an attempt;
+//	                                      so it is for a topic that does not exist
+//
+// An event that fails holds up the later ones of its topic and key in the call,
+// and no others: they get ErrBehind. There is no idempotent producer: an event that
+// was written though no answer came is written again by the next call, with the same ID,
+// and never after a younger one of its key that was not there yet.
+//
+// Connecting is diagnosed as in Consume: Check, and the results, name the real cause
+// of a refused connection, an untrusted certificate or a wrong password. How
+// many partitions a topic has is looked at every 5 seconds; when some are added, keys
+// move, and order per key holds from then on.
+//
+// Records are encoded here, straight into the array that is sent: with kafka-go's
+// encoder they cost eight times as much (BenchmarkEncode), and its client
+// wants a request for each partition. Against Apache Kafka on one machine with two cores, calls of
+// 1,000 events on 16 partitions were 1.3 to 3 times as fast as its Client.Produce.
 //
 // # Limits
 //

@@ -99,7 +99,7 @@ func (c *call) routes(ctx context.Context) map[string]*route {
 			continue
 		}
 		r.queues = make([]*queue, len(r.layout.leaders))
-		r.turn = int(c.publisher.cluster.turn.Add(1))
+		r.turn = c.publisher.cluster.turn.Add(1)
 	}
 	return routes
 }
@@ -114,7 +114,7 @@ type route struct {
 
 	// Events without a key go to one partition until its batch is full, then to the
 	// next one: large batches cost least.
-	turn    int
+	turn    uint32
 	keyless int // bytes
 }
 

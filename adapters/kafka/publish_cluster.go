@@ -72,11 +72,12 @@ func (l *layout) partitionOf(key []byte) int {
 }
 
 // anyPartition is a partition for events without a key.
-func (l *layout) anyPartition(turn int) int {
-	if len(l.led) == 0 {
-		return turn % len(l.all)
+func (l *layout) anyPartition(turn uint32) int {
+	among := l.led
+	if len(among) == 0 {
+		among = l.all
 	}
-	return l.led[turn%len(l.led)]
+	return among[int(turn%uint32(len(among)))]
 }
 
 func (l *layout) batchBytes(limit int) int {
@@ -86,8 +87,8 @@ func (l *layout) batchBytes(limit int) int {
 	return limit
 }
 
-// takes notes that the topic refused a batch of twice as many bytes.
-func (l *layout) takes(bytes int) { l.limit.Store(int64(bytes)) }
+// refused notes that the topic refused a batch, and reports whether that is new.
+func (l *layout) refused(bytes int) bool { return l.limit.Swap(int64(bytes/2)) == 0 }
 
 // place is a topic's layout, or why it can't be written to.
 type place struct {
@@ -168,7 +169,7 @@ func (c *cluster) learn(t *metadata.ResponseTopic, brokers map[int32]*broker) pl
 	}
 	if old != nil {
 		// The limit that was found may have been raised since.
-		l.limit.Store(2 * old.limit.Load())
+		l.limit.Store(min(2*old.limit.Load(), maxMaxBatchBytes))
 		if len(old.all) != len(l.all) {
 			c.log.Warn("kafka: the topic has another number of partitions: keys move to other ones, and their order holds from now on",
 				slog.String("topic", t.Name), slog.Int("before", len(old.all)), slog.Int("now", len(l.all)))
@@ -193,6 +194,7 @@ func (c *cluster) learnBrokers(answer []metadata.ResponseBroker) map[int32]*brok
 	}
 	for address, b := range c.brokers {
 		if now[address] == nil {
+			b.gone.Store(true)
 			b.transport.CloseIdleConnections()
 		}
 	}
@@ -236,6 +238,7 @@ func (c *cluster) close() {
 type broker struct {
 	address   net.Addr
 	transport *kafka.Transport
+	gone      atomic.Bool // not of the cluster any more, though a call may still use it
 
 	mu     sync.Mutex
 	paused time.Time // until then it takes no requests
@@ -263,7 +266,7 @@ func (c *cluster) newBroker(addresses ...string) *broker {
 // a broker has died they are dead too, and each would cost a failure of its own.
 func (b *broker) roundTrip(ctx context.Context, request protocol.Message) (protocol.Message, error) {
 	m, err := b.transport.RoundTrip(ctx, b.address, request)
-	if err != nil {
+	if err != nil || b.gone.Load() {
 		b.transport.CloseIdleConnections()
 	}
 	return m, err

@@ -38,8 +38,9 @@ func passing(code kafka.Error) bool {
 		kafka.KafkaStorageError, kafka.ListenerNotFound, kafka.FencedLeaderEpoch, kafka.UnknownLeaderEpoch,
 		kafka.ThrottlingQuotaExceeded:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 func notAllowed(topic string) error {

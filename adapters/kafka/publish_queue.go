@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 
 	"github.com/segmentio/kafka-go"
@@ -90,7 +91,10 @@ func (q *queue) settle(c *call, a *produce.ResponsePartition) {
 	case kafka.MessageSizeTooLarge, kafka.RecordListTooLarge:
 		if len(q.sent) > 1 {
 			q.bytes = q.sentSize / 2
-			q.layout.takes(q.bytes)
+			if q.layout.refused(q.sentSize) {
+				c.publisher.config.Logger.Warn("kafka: the topic takes only smaller batches: lower MaxBatchBytes, or raise its max.message.bytes",
+					slog.String("topic", q.layout.topic), slog.Int("refused_bytes", q.sentSize))
+			}
 			return
 		}
 		q.refuse(c, q.sent[0], fmt.Errorf("kafka: %s: the event makes a batch of %d bytes, more than the topic takes: raise its max.message.bytes: %w: %w",

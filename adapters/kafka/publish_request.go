@@ -51,7 +51,8 @@ var requests = sync.Pool{New: func() any { return new(produceRequest) }}
 // broker must have its replicas' word.
 func newProduceRequest(patience time.Duration) *produceRequest {
 	r := requests.Get().(*produceRequest)
-	b := append(r.bytes[:0], 0, 0, 0, 0) // size
+	b := r.bytes[:0]
+	b = append(b, 0, 0, 0, 0) // size
 	b = binary.BigEndian.AppendUint16(b, uint16(protocol.Produce))
 	b = append(b, 0, 0) // version
 	b = binary.BigEndian.AppendUint32(b, correlationID)
@@ -60,7 +61,8 @@ func newProduceRequest(patience time.Duration) *produceRequest {
 	b = append(b, 0xff, 0xff) // acks: all
 	b = binary.BigEndian.AppendUint32(b, uint32(max(patience.Milliseconds(), 1)))
 	r.topic, r.topics, r.topicsAt = "", 0, len(b)
-	r.bytes = append(b, 0, 0, 0, 0)
+	b = append(b, 0, 0, 0, 0)
+	r.bytes = b
 	return r
 }
 

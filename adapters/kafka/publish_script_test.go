@@ -119,7 +119,7 @@ func (s *script) describe(topics []string) *metadata.Response {
 	answer := &metadata.Response{}
 	for i, l := range s.listeners {
 		host, port, _ := net.SplitHostPort(l.Addr().String())
-		n, _ := strconv.Atoi(port)
+		n, _ := strconv.ParseInt(port, 10, 32)
 		answer.Brokers = append(answer.Brokers, metadata.ResponseBroker{NodeID: int32(i), Host: host, Port: int32(n)})
 	}
 	for _, name := range topics {
@@ -187,13 +187,13 @@ func (s *script) change(f func()) {
 	f()
 }
 
-// sent returns the ids of each batch that came for a partition, in order.
-func (s *script) sent(topic string, partition int) [][]string {
+// sent returns the ids of each batch that came for a partition of "orders", in order.
+func (s *script) sent(partition int) [][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out [][]string
 	for _, b := range s.batches {
-		if b.topic == topic && b.partition == partition {
+		if b.topic == "orders" && b.partition == partition {
 			out = append(out, b.ids)
 		}
 	}

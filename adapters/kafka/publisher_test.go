@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 // K12: what each answer of a broker means for the event.
 func TestK12AnswersAndWhatTheyMean(t *testing.T) {
 	t.Parallel()
+	plain := errors.New("another error")
 	for c, want := range map[kafka.Error]error{
 		kafka.NotLeaderForPartition:        outbox.ErrUnavailable,
 		kafka.LeaderNotAvailable:           outbox.ErrUnavailable,
@@ -31,15 +33,15 @@ func TestK12AnswersAndWhatTheyMean(t *testing.T) {
 		kafka.MessageSizeTooLarge:          outbox.ErrPermanent,
 		kafka.RecordListTooLarge:           outbox.ErrPermanent,
 		kafka.InvalidRecord:                outbox.ErrPermanent,
-		kafka.InvalidMessage:               nil, // corrupt on the way, or a null key on an old broker's compacted topic
-		kafka.InvalidTimestamp:             nil,
-		kafka.TopicAuthorizationFailed:     nil,
-		kafka.ClusterAuthorizationFailed:   nil,
-		kafka.UnsupportedForMessageFormat:  nil,
-		kafka.PolicyViolation:              nil,
-		kafka.Unknown:                      nil,
+		kafka.InvalidMessage:               plain, // corrupt on the way, or a null key on an old broker's compacted topic
+		kafka.InvalidTimestamp:             plain,
+		kafka.TopicAuthorizationFailed:     plain,
+		kafka.ClusterAuthorizationFailed:   plain,
+		kafka.UnsupportedForMessageFormat:  plain,
+		kafka.PolicyViolation:              plain,
+		kafka.Unknown:                      plain,
 	} {
-		t.Run(fmt.Sprint(int(c)), func(t *testing.T) {
+		t.Run(strconv.Itoa(int(c)), func(t *testing.T) {
 			t.Parallel()
 			s := newScript(t, 1)
 			s.partitions["orders"] = 1
@@ -49,7 +51,7 @@ func TestK12AnswersAndWhatTheyMean(t *testing.T) {
 				t.Errorf("the cause is not named: %v", results[0])
 			}
 			for _, class := range []error{outbox.ErrUnavailable, outbox.ErrPermanent, outbox.ErrBehind} {
-				if is := errors.Is(results[0], class); is != (want == class) {
+				if is := errors.Is(results[0], class); is != errors.Is(want, class) {
 					t.Errorf("%v: is %v: %v", results[0], class, is)
 				}
 			}
@@ -107,7 +109,7 @@ func TestK12FailureBlocksLaterEventsOfItsKeyOnly(t *testing.T) {
 			t.Errorf("event %d: %v, want %v", i+1, results[i+1], want)
 		}
 	}
-	if got := fmt.Sprint(s.sent("orders", 0)); got != "[[a1] [b1] [n1] [b2]]" {
+	if got := fmt.Sprint(s.sent(0)); got != "[[a1] [b1] [n1] [b2]]" {
 		t.Errorf("sent %v", got)
 	}
 }
@@ -149,7 +151,7 @@ func TestK12NoAnswerIsNotSent(t *testing.T) {
 					t.Errorf("event %d, the next time: %v", i, err)
 				}
 			}
-			all := slices.Concat(append(s.sent("orders", 0), s.sent("orders", 1)...)...)
+			all := slices.Concat(append(s.sent(0), s.sent(1)...)...)
 			slices.Sort(all)
 			if fmt.Sprint(all) != "[a1 a2 n1]" {
 				t.Errorf("the broker has %v", all)
@@ -167,7 +169,7 @@ func TestK12OneBrokerDownOthersGoOn(t *testing.T) {
 	p := s.publisher(t)
 	var events []outbox.Event
 	for i := range 20 {
-		events = append(events, event("orders", fmt.Sprint("key", i), fmt.Sprint(i)))
+		events = append(events, event("orders", fmt.Sprint("key", i), strconv.Itoa(i)))
 	}
 	ok, down := 0, 0
 	for _, err := range p.Publish(t.Context(), events) {
@@ -234,7 +236,7 @@ func TestK18BatchIsHalvedUntilItFits(t *testing.T) {
 		}
 	}
 	var order []string
-	for _, ids := range s.sent("orders", 0) {
+	for _, ids := range s.sent(0) {
 		if len(ids) <= 3 && !slices.Contains(ids, "large") {
 			order = append(order, ids...)
 		}
@@ -242,9 +244,9 @@ func TestK18BatchIsHalvedUntilItFits(t *testing.T) {
 	if !slices.IsSorted(order) || len(order) != 15 {
 		t.Errorf("taken in the order %v", order)
 	}
-	before := len(s.sent("orders", 0))
+	before := len(s.sent(0))
 	p.Publish(t.Context(), events[:3])
-	if after := s.sent("orders", 0)[before:]; len(after[0]) > 3 {
+	if after := s.sent(0)[before:]; len(after[0]) > 3 {
 		t.Errorf("the next call began with %v", after)
 	}
 }
@@ -277,7 +279,7 @@ func TestK18NamedRecordsAreRefusedAlone(t *testing.T) {
 				}
 			}
 			var taken []string
-			for _, ids := range s.sent("orders", 0) {
+			for _, ids := range s.sent(0) {
 				if !slices.Contains(ids, "b1") {
 					taken = append(taken, ids...)
 				}
@@ -350,6 +352,29 @@ func TestLayoutIsKeptAndRenewed(t *testing.T) {
 	}
 }
 
+// Brokers that are named in the config may all be gone later: the others are asked.
+func TestDiscoveredBrokersAreAskedToo(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 2)
+	s.partitions["orders"] = 2
+	p := s.publisher(t)
+	inOne := event("orders", "a", "1")
+	for i := 0; p.Publish(t.Context(), []outbox.Event{inOne})[0] != nil || len(s.sent(1)) == 0; i++ {
+		inOne.Key = []byte(strconv.Itoa(i))
+	}
+	s.listeners[0].Close()
+	p.cluster.seeds.transport.CloseIdleConnections()
+	s.change(func() { s.partitions["orders"] = 4; s.reply = code(kafka.NotLeaderForPartition, "1") })
+	if err := p.Publish(t.Context(), []outbox.Event{inOne})[0]; !errors.Is(err, outbox.ErrUnavailable) {
+		t.Errorf("error %v", err)
+	}
+	before := s.asked
+	p.Publish(t.Context(), []outbox.Event{inOne})
+	if s.asked != before+1 || len(p.cluster.layouts["orders"].all) != 4 {
+		t.Errorf("asked %d times", s.asked-before)
+	}
+}
+
 // Events without a key fill a batch before they go to the next partition, and the next call goes on with another one.
 func TestEventsWithoutAKeyAreSpreadInLargeBatches(t *testing.T) {
 	t.Parallel()
@@ -358,7 +383,7 @@ func TestEventsWithoutAKeyAreSpreadInLargeBatches(t *testing.T) {
 	p := s.publisher(t, func(c *PublisherConfig) { c.MaxBatchBytes = 2048 })
 	var events []outbox.Event
 	for i := range 100 {
-		events = append(events, event("orders", "", fmt.Sprint(i)))
+		events = append(events, event("orders", "", strconv.Itoa(i)))
 	}
 	for range 4 {
 		for _, err := range p.Publish(t.Context(), events) {
@@ -368,7 +393,7 @@ func TestEventsWithoutAKeyAreSpreadInLargeBatches(t *testing.T) {
 		}
 	}
 	for partition := range 4 {
-		batches := s.sent("orders", partition)
+		batches := s.sent(partition)
 		n := len(slices.Concat(batches...))
 		if n < 50 || n/len(batches) < 15 {
 			t.Errorf("partition %d has %d events in %d batches", partition, n, len(batches))
