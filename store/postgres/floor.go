@@ -57,5 +57,6 @@ func (f *floors) settled(began floorClaim) {
 func (f *floors) restart() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	*f = floors{generation: f.generation + 1}
+	f.generation++
+	f.last, f.sure = 0, 0
 }
