@@ -63,7 +63,7 @@ func (in *instance) completeFailed(c *call, r *run) (published int) {
 		}
 	}
 	if r.due {
-		in.dropDue(l, l.dueSent) // What is unhandled is due still.
+		in.dropDue(l, len(l.due)) // What is unhandled is due still; the rest may be behind it.
 	} else {
 		in.passHandled(l, unhandled)
 	}
