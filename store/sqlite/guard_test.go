@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -44,9 +45,15 @@ func TestNothingIsWrittenAfterTheTransactionHasEnded(t *testing.T) {
 		next idempotency.Verdict
 	}{
 		"interrupted": {func(ctx context.Context, tx *sql.Tx) {
-			ctx, stop := context.WithTimeout(ctx, 20*time.Millisecond)
+			ctx, stop := context.WithCancel(ctx)
 			defer stop()
-			_, _ = tx.ExecContext(ctx, `INSERT INTO effect `+endless+` SELECT i FROM n`, "")
+			name, runs := rand.Text(), make(chan struct{})
+			running.Store(name, runs)
+			go func() {
+				<-runs
+				stop()
+			}()
+			_, _ = tx.ExecContext(ctx, `INSERT INTO effect `+endless+` SELECT i FROM n`, name)
 		}, idempotency.Fresh},
 		"or rollback":     {exec(`INSERT OR ROLLBACK INTO effect VALUES (NULL)`), idempotency.Fresh},
 		"rollback":        {exec(`ROLLBACK`), idempotency.Fresh},

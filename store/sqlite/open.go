@@ -16,14 +16,19 @@ import (
 	_ "modernc.org/sqlite" // Registers the driver "sqlite": SQLite in pure Go.
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/outbox"
 )
 
 const defaultClaimWait = 5 * time.Second
 
-var _ inbox.Store[*sql.Tx] = (*Store)(nil)
+var (
+	_ inbox.Store[*sql.Tx]  = (*Store)(nil)
+	_ outbox.Store[*sql.Tx] = (*Store)(nil)
+)
 
-// Store keeps records, attempts and dead letters in one SQLite file. It is safe
-// for concurrent use; make one per process and file.
+// Store keeps records, attempts and dead letters, and the log of events and its
+// relays, in one SQLite file. It is safe for concurrent use; make one per process
+// and file.
 type Store struct {
 	path      string
 	claimWait time.Duration
@@ -43,7 +48,10 @@ type Store struct {
 	claimOne  *sql.Stmt
 	claimMany *sql.Stmt
 
-	pruning sync.Mutex
+	// appended tells relays of this process of new events.
+	appended outbox.Signal
+
+	pruning, pruningLog sync.Mutex
 }
 
 type config struct {
@@ -100,6 +108,9 @@ func Open(ctx context.Context, path string, options ...Option) (*Store, error) {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
 
+	if err := registerSlot(); err != nil {
+		return nil, fmt.Errorf("sqlite: %w", err)
+	}
 	dsn := cfg.dsn(path)
 	s := &Store{path: path, claimWait: cfg.claimWait}
 	if s.guard, err = newGuard(dsn); err != nil {

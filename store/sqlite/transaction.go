@@ -42,6 +42,17 @@ func (s *Store) transact(ctx context.Context, work func(ctx context.Context, tx 
 	return nil
 }
 
+// read runs look in a transaction that sees one state of the file, beside the
+// writers. Errors of look come back as they are.
+func (s *Store) read(ctx context.Context, look func(tx *sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return failed("begin to read", err)
+	}
+	defer func() { _ = tx.Rollback() }() // There is nothing to commit.
+	return look(tx)
+}
+
 // returnPatience bounds how long a statement may still run, in a goroutine of the
 // work's, when the work has returned.
 const returnPatience = time.Second

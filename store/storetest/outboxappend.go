@@ -17,7 +17,7 @@ func appendRules[Tx any]() []outboxRule[Tx] {
 			tx := f.begin()
 			f.appendIn(tx, eventOf("a", "k"), eventOf("b", "j"))
 			f.appendIn(tx, eventOf("c", "k"))
-			a.wantCaughtUp() // Nothing is before the commit, and nobody waits for it.
+			f.wantEvents(a.read()) // None before the commit, and nobody waits for it.
 			f.commit(tx)
 			a.wantCaughtUp("a", "b", "c")
 		}},

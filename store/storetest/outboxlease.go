@@ -97,9 +97,11 @@ func leaseRules[Tx any]() []outboxRule[Tx] {
 		{"MoreInstancesThanLanesHaveNoneToSpare", func(f *outboxFixture[Tx]) {
 			r := registration()
 			r.Lanes = 2
-			f.start("c", r)
-			f.start("b", r)
-			for name, share := range map[string]int{"a": 1, "b": 1, "c": 0} {
+			shares := map[string]int{"a": 1, "b": 1, "c": 0}
+			for name := range shares {
+				f.start(name, r)
+			}
+			for name, share := range shares {
 				if i := f.start(name, r); i.lease.Share != share {
 					f.Errorf("%s has a share of %d, want %d", name, i.lease.Share, share)
 				}

@@ -1,0 +1,172 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// selectedAsides is the condition that a Filter stands for. It walks what the relay
+// has set aside by the primary key, oldest first.
+const selectedAsides = `
+FROM onceward_aside AS a CROSS JOIN onceward_event AS e ON e.number = a.number
+WHERE a.relay = ?1
+  AND (?2 IS NULL OR a.number IN (SELECT value FROM json_each(?2)))
+  AND a.number > ?3
+  AND (?4 IS NULL OR a.state = ?4)
+  AND (?5 IS NULL OR e.topic = ?5)
+  AND (?6 IS NULL OR e.id = ?6)`
+
+const oldestAsides = ` ORDER BY a.number LIMIT ?7`
+
+const asideColumns = `a.lane, a.state, a.key_hash, a.due_at - ` + now + `, a.attempts, a.error, a.due_at, a.set_aside_at, `
+
+const listAsides = `SELECT ` + asideColumns + eventColumns + selectedAsides + oldestAsides
+
+// listAsidesBriefly reads no payload: a large one lies on pages of its own.
+const listAsidesBriefly = `SELECT ` + asideColumns + eventBriefly + selectedAsides + oldestAsides
+
+const selectedDead = `(SELECT a.number ` + selectedAsides + ` AND a.state = 'dead'` + oldestAsides + `)`
+
+const redriveAsides = `
+UPDATE onceward_aside
+SET state = CASE WHEN key_hash IS NOT NULL AND (SELECT policy FROM onceward_relay WHERE name = ?1) = 'park_key' THEN 'retrying' ELSE 'delayed' END,
+    attempts = 0, due_at = ` + now + `
+WHERE relay = ?1 AND number IN ` + selectedDead + ` RETURNING lane, coalesce(key_hash, '')`
+
+const discardAsides = `
+DELETE FROM onceward_aside WHERE relay = ?1 AND number IN ` + selectedDead + ` RETURNING lane, coalesce(key_hash, '')`
+
+func asideArguments(relay string, filter outbox.Filter) ([]any, error) {
+	var numbers, state, topic, id any
+	if filter.Numbers != nil {
+		list, err := json.Marshal(filter.Numbers)
+		if err != nil {
+			return nil, err
+		}
+		numbers = string(list)
+	}
+	if filter.State != "" {
+		state = string(filter.State)
+	}
+	if filter.Topic != "" {
+		topic = filter.Topic
+	}
+	if filter.MessageID != "" {
+		id = filter.MessageID
+	}
+	return []any{relay, numbers, filter.After, state, topic, id, filter.Limit}, nil
+}
+
+// SetAside implements outbox.OperatorStore. It reads beside the writers.
+func (s *Store) SetAside(ctx context.Context, relay string, filter outbox.Filter) ([]outbox.AsideEvent, error) {
+	arguments, err := asideArguments(relay, filter)
+	if err != nil {
+		return nil, failed("list what is set aside", err)
+	}
+	var asides []outbox.AsideEvent
+	err = s.read(ctx, func(tx *sql.Tx) error {
+		r, err := registrationOf(ctx, tx, relay)
+		if err != nil {
+			return err
+		}
+		if asides, err = listedAsides(ctx, tx, r.Lanes, filter.Brief, arguments); err != nil {
+			return failed("list what is set aside", err)
+		}
+		return nil
+	})
+	return asides, err
+}
+
+func listedAsides(ctx context.Context, q querier, lanes int, brief bool, arguments []any) ([]outbox.AsideEvent, error) {
+	list := listAsides
+	if brief {
+		list = listAsidesBriefly
+	}
+	rows, err := q.QueryContext(ctx, list, arguments...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var asides []outbox.AsideEvent
+	for rows.Next() {
+		var a asideRow
+		var e eventRow
+		var due *int64
+		var setAside int64
+		columns := e.whole()
+		if brief {
+			columns = e.brief()
+		}
+		err := rows.Scan(append([]any{&a.Lane, &a.State, &a.keyHash, &a.after, &a.Attempts, &a.Error, &due, &setAside}, columns...)...)
+		if err != nil {
+			return nil, err
+		}
+		a.Number, e.Attempts = e.Number, a.Attempts
+		listed := outbox.AsideEvent{Event: e.event(lanes), Aside: a.aside(), SetAsideAt: time.UnixMicro(setAside).UTC()}
+		if due != nil {
+			listed.Due = time.UnixMicro(*due).UTC()
+		}
+		asides = append(asides, listed)
+	}
+	return asides, rows.Err()
+}
+
+// Redrive implements outbox.OperatorStore.
+func (s *Store) Redrive(ctx context.Context, relay string, filter outbox.Filter) (int, error) {
+	return s.changeDead(ctx, "redrive", redriveAsides, relay, filter)
+}
+
+// Discard implements outbox.OperatorStore.
+func (s *Store) Discard(ctx context.Context, relay string, filter outbox.Filter) (int, error) {
+	return s.changeDead(ctx, "discard", discardAsides, relay, filter)
+}
+
+// changeDead runs a statement on selected dead events that returns their lanes and keys.
+func (s *Store) changeDead(ctx context.Context, doing, statement, relay string, filter outbox.Filter) (int, error) {
+	arguments, err := asideArguments(relay, filter)
+	if err != nil {
+		return 0, failed(doing, err)
+	}
+	n := 0
+	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := registrationOf(ctx, tx, relay); err != nil {
+			return err
+		}
+		lanes, keys, err := changedAsides(ctx, tx, statement, arguments)
+		if err == nil && len(lanes) > 0 {
+			if _, err = promote(ctx, tx, relay, keys); err == nil {
+				err = changedLanes(ctx, tx, relay, lanes)
+			}
+		}
+		if err != nil {
+			return failed(doing, err)
+		}
+		n = len(lanes)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func changedAsides(ctx context.Context, tx *sql.Tx, statement string, arguments []any) (lanes []int, keys []string, err error) {
+	rows, err := tx.QueryContext(ctx, statement, arguments...)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var lane int
+		var key string
+		if err := rows.Scan(&lane, &key); err != nil {
+			return nil, nil, err
+		}
+		lanes, keys = append(lanes, lane), append(keys, key)
+	}
+	return lanes, keys, rows.Err()
+}

@@ -1,0 +1,135 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// querier reads, in a transaction or beside it.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+const insertRelay = `
+INSERT INTO onceward_relay (name, lanes, topics, policy, retention, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ` + now + `)`
+
+// insertLanes begins all lanes of a relay at one position.
+const insertLanes = `
+INSERT INTO onceward_relay_lane (relay, lane, epoch, last)
+WITH RECURSIVE lanes (lane) AS (SELECT 0 UNION ALL SELECT lane + 1 FROM lanes WHERE lane + 1 < ?2)
+SELECT ?1, lane, ?3, ?4 FROM lanes`
+
+// Register implements outbox.RelayStore. A relay that is registered already is
+// only read.
+func (s *Store) Register(ctx context.Context, r outbox.Registration) error {
+	done, err := registered(ctx, s.db, r)
+	if done || err != nil {
+		return err
+	}
+	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		done, err := registered(ctx, tx, r)
+		if done || err != nil {
+			return err
+		}
+		topics, err := json.Marshal(append([]string{}, r.Topics...))
+		if err != nil {
+			return failed("register relay", err)
+		}
+		if _, err := tx.ExecContext(ctx, insertRelay, r.Relay, r.Lanes, string(topics), string(r.Policy), microseconds(r.Retention)); err != nil {
+			return failed("register relay", err)
+		}
+		var last int64
+		if r.FromNow {
+			if err := tx.QueryRowContext(ctx, `SELECT `+lastNumber).Scan(&last); err != nil {
+				return failed("register relay", err)
+			}
+		}
+		if _, err := tx.ExecContext(ctx, insertLanes, r.Relay, r.Lanes, 0, last); err != nil {
+			return failed("register relay", err)
+		}
+		return nil
+	})
+}
+
+// registered returns whether the relay is registered with the settings of r, and
+// refuses other ones, and a log that gives numbers a second time.
+func registered(ctx context.Context, q querier, r outbox.Registration) (bool, error) {
+	if err := checkNumbers(ctx, q); err != nil {
+		return false, err
+	}
+	recorded, err := registrationOf(ctx, q, r.Relay)
+	if errors.Is(err, outbox.ErrNoRelay) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var differs []string
+	differ := func(setting string, recorded, given any) {
+		differs = append(differs, fmt.Sprintf("%s: recorded is %v, given %v", setting, recorded, given))
+	}
+	if recorded.Lanes != r.Lanes {
+		differ("Lanes", recorded.Lanes, r.Lanes)
+	}
+	if !slices.Equal(recorded.Topics, r.Topics) {
+		differ("Topics", fmt.Sprintf("%q", recorded.Topics), fmt.Sprintf("%q", r.Topics))
+	}
+	if recorded.Policy != r.Policy {
+		differ("Policy", recorded.Policy, r.Policy)
+	}
+	if microseconds(recorded.Retention) != microseconds(r.Retention) {
+		differ("Retention", recorded.Retention, r.Retention)
+	}
+	if len(differs) > 0 {
+		return false, fmt.Errorf("sqlite: register relay %q: %w: %s: give the same to all instances, use another name, "+
+			"or change it with an operator", r.Relay, outbox.ErrSettings, strings.Join(differs, "; "))
+	}
+	return true, nil
+}
+
+// readNumbers compares the next number with what relays have passed: numbers that
+// come back would be passed unread.
+const readNumbers = `
+SELECT ` + lastNumber + `, (SELECT coalesce(max(number), 0) FROM onceward_event), (SELECT coalesce(max(last), 0) FROM onceward_relay_lane)`
+
+func checkNumbers(ctx context.Context, q querier) error {
+	var sequence, last, passed int64
+	if err := q.QueryRowContext(ctx, readNumbers).Scan(&sequence, &last, &passed); err != nil {
+		return failed("register relay", err)
+	}
+	if max(sequence, last) < passed {
+		return fmt.Errorf("sqlite: register relay: %w: the next number is %d and relays have passed %d, so somebody changed sqlite_sequence: "+
+			"give its row 'onceward_event' a seq of %d", outbox.ErrLog, max(sequence, last)+1, passed, passed)
+	}
+	return nil
+}
+
+const readRegistration = `SELECT lanes, topics, policy, retention FROM onceward_relay WHERE name = ?1`
+
+// registrationOf finds a relay by the primary key.
+func registrationOf(ctx context.Context, q querier, relay string) (outbox.Registration, error) {
+	r := outbox.Registration{Relay: relay}
+	var topics string
+	var retention int64
+	err := q.QueryRowContext(ctx, readRegistration, relay).Scan(&r.Lanes, &topics, &r.Policy, &retention)
+	if errors.Is(err, sql.ErrNoRows) {
+		return r, fmt.Errorf("sqlite: relay %.100q: %w", relay, outbox.ErrNoRelay)
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(topics), &r.Topics)
+	}
+	if err != nil {
+		return r, failed("read relay", err)
+	}
+	r.Retention = time.Duration(retention) * time.Microsecond
+	return r, nil
+}
