@@ -186,7 +186,7 @@ func TestK17PublishesAgainOnceTheBrokerIsBack(t *testing.T) {
 }
 
 // K12, K17: an unknown topic is a plain failure that names it; created later, it is found by the next call. So are partitions
-// that are added.
+// that are added; and that a topic was deleted is said again.
 func TestK12TopicCreatedLaterIsFound(t *testing.T) {
 	t.Parallel()
 	broker := stack.Kafka(t)
@@ -224,6 +224,14 @@ func TestK12TopicCreatedLaterIsFound(t *testing.T) {
 			Topics: map[string][]kafkago.OffsetRequest{topic: {kafkago.LastOffsetOf(7)}},
 		})
 		return err == nil && len(found.Topics[topic]) == 1 && found.Topics[topic][0].LastOffset > 0
+	})
+
+	if _, err := client(t, broker.Addr).DeleteTopics(t.Context(), &kafkago.DeleteTopicsRequest{Topics: []string{topic}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the topic's absence", func() bool {
+		err := publish("a")
+		return err != nil && !errors.Is(err, outbox.ErrUnavailable) && strings.Contains(err.Error(), "does not exist")
 	})
 }
 
