@@ -86,7 +86,7 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 	}
 	printTable(os.Stdout, "reading alone", reading)
 	figures.Ratio("kafka-read", reading.Ratio(readOurs, readTheirs), targetReading)
-	figures.Ratio("kafka-read-same-fetch", reading.Ratio(readOurs, readSame), targetReading)
+	figures.OwnRatio("kafka-read-same-fetch", reading.Ratio(readOurs, readSame), targetReading)
 
 	handling, err := contest.Run(ctx, rounds, b.handling()...)
 	if err != nil {
@@ -94,8 +94,8 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 	}
 	printTable(os.Stdout, "each message once, in PostgreSQL", handling)
 	figures.Ratio("kafka-inbox", handling.Ratio(inboxOurs, inboxTheirs), targetInbox)
-	figures.Ratio("kafka-inbox-vs-interval", handling.Ratio(inboxOurs, inboxInterval), targetInbox)
-	figures.Ratio("kafka-inbox-vs-batch", handling.Ratio(inboxOurs, inboxBatch), targetSameBatch)
+	figures.OwnRatio("kafka-inbox-vs-interval", handling.Ratio(inboxOurs, inboxInterval), targetInbox)
+	figures.OwnRatio("kafka-inbox-vs-batch", handling.Ratio(inboxOurs, inboxBatch), targetSameBatch)
 
 	for _, m := range []struct{ name, child string }{{"kafka-rss", childRead}, {"kafka-rss-inbox", childInbox}} {
 		peak, err := b.memory(ctx, m.child)
