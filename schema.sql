@@ -120,5 +120,142 @@ CREATE TABLE onceward.parked_key (
 );
 COMMENT ON TABLE onceward.parked_key IS 'Keys whose messages wait behind a dead letter';
 
+-- The order of events. CACHE 1: with more, connections keep numbers and use them after larger ones, which no relay would
+-- find. Not owned by the table: TRUNCATE … RESTART IDENTITY would give numbers again that relays have passed.
+CREATE SEQUENCE onceward.outbox_number AS bigint CACHE 1 NO CYCLE;
+
+-- The log: events, written once in the transaction they belong to. Publishing updates and deletes nothing here; PruneLog
+-- deletes what every relay has passed. Any program may write events:
+--
+--     INSERT INTO onceward.outbox (topic, key, payload, headers) VALUES ('orders', 'order-7', '{}', '[["tenant","a"]]');
+--
+-- All other columns are the log's own: grant INSERT on those above, message_id and deliver_after only, and USAGE on the
+-- sequence, and nobody can get the order wrong.
+CREATE TABLE onceward.outbox (
+    -- The order of writing, with gaps. The CASE is what makes reading without locks possible: it takes the transaction's
+    -- number before the event's, also where a trigger sleeps in between. Then transactions that begin later write larger
+    -- numbers, always.
+    number        bigint      NOT NULL DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('onceward.outbox_number') END,
+    -- The transaction that wrote the row: whether a relay has seen it is a question to a snapshot.
+    xid           xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    -- A relay with N lanes publishes it in lane slot % N: one key is always in one lane. Without a key, any.
+    slot          smallint    NOT NULL GENERATED ALWAYS AS (
+        (CASE WHEN key IS NULL THEN number ELSE hashtext(encode(key, 'hex') COLLATE "C") END & 1023)::smallint) STORED,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Not to be published before. NULL: at once.
+    deliver_after timestamptz,
+    -- The identity of the event: a UUIDv7 unless the writer has one.
+    message_id    text        COLLATE "C" NOT NULL DEFAULT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+        PLACING substring(int8send(floor(date_part('epoch', clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1), 52, 1), 53, 1), 'hex')::uuid::text,
+    topic         text        COLLATE "C" NOT NULL,
+    -- Events with the same topic and key are published in their order. NULL: no order.
+    key           bytea,
+    payload       bytea,
+    -- [["name","value"],["name",null]]; {"base64":"…"} in place of a string that JSON text cannot hold. Of another form:
+    -- the event is a dead letter.
+    headers       json,
+    -- Reading: the rows of new transactions, in order.
+    CONSTRAINT outbox_pkey PRIMARY KEY (number),
+    CONSTRAINT outbox_topic_check CHECK (topic <> ''),
+    CONSTRAINT outbox_deliver_after_check CHECK (isfinite(deliver_after) AND deliver_after < '10000-01-01 00:00:00+00')
+);
+COMMENT ON TABLE onceward.outbox IS 'Events, written once in the transaction they belong to; publishing changes nothing here';
+
+-- Reading: the rows of transactions that were open when others of about the same time were read.
+CREATE INDEX outbox_xid ON onceward.outbox (xid, number);
+
+-- Where the numbers of transactions in the log and in positions are from. Another cluster than the one the row stands in:
+-- it was restored there by pg_dump, and is adopted before it is used. Its name is one that pg_restore comes to after
+-- the log's.
+CREATE TABLE onceward.outbox_cluster (
+    system_identifier bigint NOT NULL,
+    -- The transaction that wrote this row. In a cluster that pg_upgrade has made from another, it still is.
+    xid               xid8   NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT outbox_cluster_pkey PRIMARY KEY (system_identifier)
+);
+COMMENT ON TABLE onceward.outbox_cluster IS 'The cluster whose transaction numbers stand in the log and in positions';
+INSERT INTO onceward.outbox_cluster (system_identifier) SELECT system_identifier FROM pg_control_system();
+
+-- What all instances of a relay have in common.
+CREATE TABLE onceward.relay (
+    name       text        COLLATE "C" NOT NULL,
+    lanes      integer     NOT NULL,
+    -- Patterns, * stands for anything. Empty: all topics.
+    topics     text[]      NOT NULL,
+    -- block_lane, park_key
+    policy     text        NOT NULL,
+    -- How long published events stay.
+    retention  interval    NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When an instance had a lease, to the minute.
+    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT relay_pkey PRIMARY KEY (name)
+);
+COMMENT ON TABLE onceward.relay IS 'Relays, with what all instances of each have in common';
+
+-- Leases, a row for each process that runs a relay. UNLOGGED, since it must not outlive a crash or a failover: both may
+-- lose the last commits and give the numbers of their transactions to others, so that what an instance still knows from
+-- before is wrong. Without its row it begins again with what is saved.
+CREATE UNLOGGED TABLE onceward.relay_instance (
+    relay       text        COLLATE "C" NOT NULL,
+    instance    text        COLLATE "C" NOT NULL,
+    seen_at     timestamptz NOT NULL,
+    lease_until timestamptz NOT NULL,
+    CONSTRAINT relay_instance_pkey PRIMARY KEY (relay, instance)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE onceward.relay_instance IS 'Processes that run a relay, each with its lease';
+
+-- Positions. The only rows that publishing updates: with room in their pages for new versions, no index changes.
+CREATE TABLE onceward.relay_lane (
+    relay        text        COLLATE "C" NOT NULL,
+    lane         integer     NOT NULL,
+    -- Rises when the lane changes hands or an operator changes something. Every write of a position names it.
+    epoch        bigint      NOT NULL DEFAULT 0,
+    -- An instance. NULL, or one whose lease is over: the lane is free.
+    owner        text        COLLATE "C",
+    -- All that is visible in this snapshot was handled. '1:1:': nothing was.
+    seen         pg_snapshot NOT NULL DEFAULT '1:1:',
+    -- Transactions younger than that have larger numbers only: where the scan begins.
+    floor        bigint      NOT NULL DEFAULT 0,
+    -- The window that is being read, up to this snapshot. It was handled up to the number last.
+    target       pg_snapshot,
+    target_floor bigint      NOT NULL DEFAULT 0,
+    last         bigint      NOT NULL DEFAULT 0,
+    -- From this number on everything is handled again. 0: nothing is.
+    replay       bigint      NOT NULL DEFAULT 0,
+    -- The transaction that wrote the row last, see outbox_cluster.
+    xid          xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT relay_lane_pkey PRIMARY KEY (relay, lane)
+) WITH (fillfactor = 20);
+COMMENT ON TABLE onceward.relay_lane IS 'How far each lane of a relay was published, and who owns it';
+
+-- Events that a relay has set aside: the position passes them.
+CREATE TABLE onceward.aside (
+    relay        text        COLLATE "C" NOT NULL,
+    number       bigint      NOT NULL,
+    lane         integer     NOT NULL,
+    -- delayed, retrying, behind, dead, skipped
+    state        text        COLLATE "C" NOT NULL,
+    -- Of topic and key. NULL: the event has no key.
+    key_hash     text        COLLATE "C",
+    -- When it is tried.
+    due_at       timestamptz,
+    attempts     integer     NOT NULL,
+    error        text        NOT NULL,
+    set_aside_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT aside_pkey PRIMARY KEY (relay, number),
+    CONSTRAINT aside_due_at_check CHECK ((due_at IS NOT NULL) = (state = 'delayed' OR state = 'retrying'))
+);
+COMMENT ON TABLE onceward.aside IS 'Events that a relay has set aside: delayed, retrying, behind, dead or skipped';
+
+-- Due: what is to be tried now?
+CREATE INDEX aside_due ON onceward.aside (relay, lane, due_at) WHERE due_at IS NOT NULL;
+
+-- Held, Due: whom does it hold up, and who is next?
+CREATE INDEX aside_key ON onceward.aside (relay, lane, key_hash, number) WHERE state <> 'delayed';
+
+-- PruneLog: has any relay set it aside?
+CREATE INDEX aside_number ON onceward.aside (number);
+
 -- Last, so that Check and Migrate know that all of the above is there.
-INSERT INTO onceward.migration (version, name) VALUES (1, 'inbox');
+INSERT INTO onceward.migration (version, name) VALUES (1, 'inbox'), (2, 'outbox');

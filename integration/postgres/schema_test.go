@@ -39,6 +39,7 @@ func TestMigrationsAndSchemaFileMakeTheSameCatalog(t *testing.T) {
 			// As the file's head says: another name in place of this one.
 			quoted := pgx.Identifier{schema}.Sanitize()
 			text := strings.ReplaceAll(string(file), "CREATE SCHEMA onceward;", "CREATE SCHEMA "+quoted+";")
+			text = strings.ReplaceAll(text, "'onceward.", "'"+strings.ReplaceAll(quoted, "'", "''")+".")
 			execute(t, written, strings.ReplaceAll(text, "onceward.", quoted+"."))
 
 			got, want := catalog(t, migrated, schema), catalog(t, written, schema)

@@ -1,10 +1,18 @@
 package postgres
 
 import (
+	"database/sql"
 	"sync"
 	"sync/atomic"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/onceward/onceward/outbox"
+)
+
+var (
+	_ outbox.Store[pgx.Tx]  = (*Store)(nil)
+	_ outbox.Store[*sql.Tx] = (*SQLStore)(nil)
 )
 
 // outboxLog is what a process knows of the log.

@@ -116,13 +116,18 @@ func (d *Database[Tx]) migrateOnce(ctx context.Context, r runner) (done bool, er
 			return err
 		}
 		next := migrations[version]
-		if _, err := r.exec(ctx, d.sql(next.sql)); err != nil {
+		if _, err := r.exec(ctx, d.migrationSQL(next.sql)); err != nil {
 			return fmt.Errorf("migration %03d_%s: %w", next.version, next.name, err)
 		}
 		_, err = r.exec(ctx, d.sql(addMigrationSQL), int64(next.version), next.name)
 		return err
 	})
 	return version >= len(migrations), err
+}
+
+// migrationSQL is sql for files, in which a name also stands in a literal.
+func (d *Database[Tx]) migrationSQL(text string) string {
+	return strings.NewReplacer("'{schema}.", "'"+strings.ReplaceAll(d.quoted(), "'", "''")+".", "{schema}", d.quoted()).Replace(text)
 }
 
 // prepareMigration creates what the first migration needs, and returns how many
@@ -164,34 +169,9 @@ func refuseEncoding(ctx context.Context, r runner) error {
 
 const readOnlySQL = `SELECT pg_catalog.current_setting('transaction_read_only')`
 
-// missingRightsSQL lists what the package documentation demands under Rights and
-// the role lacks.
-const missingRightsSQL = `
-SELECT needed.privilege, needed.relation
-FROM (VALUES ('record', 'SELECT'), ('record', 'INSERT'), ('record', 'DELETE'),
-	('attempt', 'SELECT'), ('attempt', 'INSERT'), ('attempt', 'UPDATE'), ('attempt', 'DELETE'),
-	('dead_letter', 'SELECT'), ('dead_letter', 'INSERT'), ('dead_letter', 'UPDATE'), ('dead_letter', 'DELETE'),
-	('parked_key', 'SELECT'), ('parked_key', 'INSERT'), ('parked_key', 'UPDATE'), ('parked_key', 'DELETE')
-) AS needed (relation, privilege)
-WHERE NOT pg_catalog.has_table_privilege(pg_catalog.format('%I.%I', $1::text, needed.relation), needed.privilege)`
-
-func (d *Database[Tx]) refuseMissingRights(ctx context.Context, r runner) error {
-	var missing []string
-	err := r.query(ctx, query{missingRightsSQL, []any{d.schema}, func(row scanner) error {
-		var privilege, relation string
-		err := row.Scan(&privilege, &relation)
-		missing = append(missing, privilege+" on "+relation)
-		return err
-	}})
-	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("%w: the role lacks %s in schema %q: grant it all that the package documentation lists under Rights",
-			idempotency.ErrUnavailable, strings.Join(missing, ", "), d.schema)
-	}
-	return err
-}
-
-// Check implements inbox.Store. It runs what Atomic runs, so a server that takes
-// no writes, a missing right and a pooler that loses prepared statements show here.
+// Check implements inbox.Store and outbox.Store. It runs what Atomic runs, so a
+// server that takes no writes, a missing right and a pooler that loses prepared
+// statements show here.
 func (d *Database[Tx]) Check(ctx context.Context) error {
 	return d.inTransaction(ctx, "check", func(ctx context.Context, r runner) error {
 		if err := refuseEncoding(ctx, r); err != nil {
@@ -212,6 +192,6 @@ func (d *Database[Tx]) Check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return d.refuseMissingRights(ctx, r)
+		return d.refuseMissingRights(ctx, r, consumerRights, relayRights)
 	})
 }

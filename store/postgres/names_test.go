@@ -14,6 +14,7 @@ var (
 	isSQL    = regexp.MustCompile(`(?s)\b(SELECT|INSERT INTO|DELETE FROM|UPDATE|VALUES)\b.*|extract\(`)
 	function = regexp.MustCompile(`[a-z_.]+\(`)
 	interval = regexp.MustCompile(`(\S+) interval '`)
+	operator = regexp.MustCompile(`^OPERATOR\(pg_catalog\.[-+*]\)$`)
 )
 
 // TestStatementsNameWhatTheSearchPathCouldReplace reads the SQL in the source.
@@ -48,7 +49,7 @@ func TestStatementsNameWhatTheSearchPathCouldReplace(t *testing.T) {
 				}
 			}
 			for _, found := range interval.FindAllStringSubmatch(literal.Value, -1) {
-				if found[1] != "OPERATOR(pg_catalog.*)" {
+				if !operator.MatchString(found[1]) {
 					t.Errorf("%s: %q finds its operator by the search path", file, found[0])
 				}
 			}

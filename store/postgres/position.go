@@ -35,3 +35,10 @@ func seenText(seen string) string { return cmp.Or(seen, nothingSeen) }
 // window that was handled.
 const passedSQL = `(pg_catalog.pg_visible_in_snapshot(e.xid, l.seen) AND (l.replay = 0 OR e.number < l.replay)
 	OR l.target IS NOT NULL AND e.number <= l.last AND pg_catalog.pg_visible_in_snapshot(e.xid, l.target))`
+
+// matchesSQL is true if the relay r publishes the topic of the row e. A backslash stands in
+// an escape string: what it means in others is a setting.
+const matchesSQL = `(r.topics = '{}' OR EXISTS (
+	SELECT FROM pg_catalog.unnest(r.topics) AS p (pattern)
+	WHERE e.topic LIKE pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(
+		p.pattern, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')))`

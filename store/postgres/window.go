@@ -87,7 +87,7 @@ func (d *Database[Tx]) Read(ctx context.Context, r outbox.ReadRequest) (outbox.C
 	// Before the statement is sent: see the proof.
 	floor := d.floors.confirmed()
 	w := newWindow(r, floor.number)
-	if err := d.alone(ctx, "read events", w.query(d.sql(readSQL), r)); err != nil {
+	if err := d.alone(ctx, "read events", w.query(r, d.sql)); err != nil {
 		return outbox.Chunk{}, err
 	}
 	d.floors.observe(floor, w.lastValue)
@@ -123,7 +123,7 @@ func newWindow(r outbox.ReadRequest, floor int64) *window {
 }
 
 // query has up to two conditions more than readSQL, and so one of four texts.
-func (w *window) query(statement string, r outbox.ReadRequest) query {
+func (w *window) query(r outbox.ReadRequest, complete func(statement string, strength ...string) string) query {
 	args := []any{
 		seenText(w.asked.Seen), w.open.Target, w.asked.Last, w.replay,
 		max(w.asked.Last, min(w.asked.Floor, w.replay-1)), max(minSpan, spanRows*int64(r.Limit)), int64(r.Limit), int64(max(r.MaxBytes, 0)),
@@ -137,8 +137,8 @@ func (w *window) query(statement string, r outbox.ReadRequest) query {
 		filter += fmt.Sprintf(" AND e.topic LIKE ANY ($%d::text::text[])", len(args)+1)
 		args = append(args, topicsLiteral(r.Topics))
 	}
-	statement = strings.NewReplacer("{filter}", filter, "{columns}", eventColumns, "{size}", eventSize).Replace(statement)
-	return query{statement, args, w.scan}
+	statement := strings.NewReplacer("{filter}", filter, "{columns}", eventColumns, "{size}", eventSize).Replace(readSQL)
+	return query{complete(statement), args, w.scan}
 }
 
 func (w *window) scan(row scanner) error {
@@ -168,7 +168,8 @@ func (w *window) chunk(limit int) outbox.Chunk {
 	case w.upto != nil && *w.upto < w.lastValue:
 		c.End.Last = *w.upto
 	default:
-		c.More = false
+		// Behind a window that was opened before, others may have committed.
+		c.More = w.asked.Target != "" || w.merges
 		c.End = outbox.Position{Seen: w.open.Target, Floor: w.open.TargetFloor}
 		if w.idle() {
 			c.Window, c.End = w.asked, w.asked

@@ -1,0 +1,167 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/onceward/onceward/outbox"
+)
+
+// leaseSQL prolongs a lease and takes free lanes. By parts:
+//
+//	r         the relay, if it has the lanes that the instance was registered with
+//	live      instances whose lease is not over: by the index relay_instance_pkey
+//	me        what was known of this instance before
+//	lease     … and now. Old leases go, so that the table stays small
+//	share     lanes by instance, in the order of their names; the first few get one more
+//	free      lanes of nobody who lives. An instance without a row is new or was
+//	          forgotten in a crash of the server: what it owns is free, even for itself
+//	taken     as many as are missing. A lane that is taken at this moment by somebody else is
+//	          locked or has another epoch by now, and is left to them
+//
+// All but the leases are rows of one relay: by the indexes relay_lane_pkey and
+// aside_due. $4 is 0 if the number of lanes is not known.
+const leaseSQL = `
+WITH r AS MATERIALIZED (
+	SELECT r.name, r.lanes FROM {schema}.relay r WHERE r.name = $1::text AND $4::integer IN (0, r.lanes) AND ` + homeSQL + `
+), live AS MATERIALIZED (
+	SELECT i.instance FROM {schema}.relay_instance i WHERE i.relay = $1::text AND i.lease_until > pg_catalog.clock_timestamp()
+), me AS MATERIALIZED (
+	SELECT EXISTS (SELECT FROM {schema}.relay_instance i WHERE i.relay = $1::text AND i.instance = $2::text) AS known
+), lease AS (
+	INSERT INTO {schema}.relay_instance AS i (relay, instance, seen_at, lease_until)
+	SELECT r.name, $2::text, pg_catalog.clock_timestamp(),
+		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) ($3::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+	FROM r
+	ON CONFLICT (relay, instance) DO UPDATE SET seen_at = EXCLUDED.seen_at, lease_until = EXCLUDED.lease_until
+), ended AS (
+	DELETE FROM {schema}.relay_instance i
+	WHERE i.relay = $1::text AND i.instance <> $2::text
+	AND i.lease_until < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 hour'
+), seen AS (
+	UPDATE {schema}.relay s SET seen_at = pg_catalog.clock_timestamp()
+	WHERE s.name = $1::text AND s.seen_at < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 minute'
+), share AS MATERIALIZED (
+	SELECT r.lanes / i.live + CASE WHEN i.before < r.lanes % i.live THEN 1 ELSE 0 END AS lanes
+	FROM r CROSS JOIN (
+		SELECT (pg_catalog.count(*) FILTER (WHERE live.instance <> $2::text))::integer + 1 AS live,
+			(pg_catalog.count(*) FILTER (WHERE live.instance < $2::text))::integer AS before
+		FROM live
+	) i
+), own AS MATERIALIZED (
+	SELECT l.* FROM r, {schema}.relay_lane l, me WHERE l.relay = $1::text AND l.owner = $2::text AND me.known
+), free AS MATERIALIZED (
+	SELECT l.lane, l.epoch FROM r, {schema}.relay_lane l, me
+	WHERE l.relay = $1::text AND (l.owner IS NULL
+		OR l.owner = $2::text AND NOT me.known
+		OR l.owner <> $2::text AND NOT EXISTS (SELECT FROM live WHERE live.instance = l.owner))
+), chosen AS MATERIALIZED (
+	SELECT l.lane FROM {schema}.relay_lane l JOIN free f ON f.lane = l.lane AND f.epoch = l.epoch
+	WHERE l.relay = $1::text
+	ORDER BY l.lane
+	LIMIT (SELECT GREATEST(0, share.lanes - (SELECT pg_catalog.count(*) FROM own)) FROM share)
+	FOR UPDATE OF l SKIP LOCKED
+), taken AS (
+	UPDATE {schema}.relay_lane l SET owner = $2::text, epoch = l.epoch + 1, xid = pg_catalog.pg_current_xact_id()
+	FROM chosen c WHERE l.relay = $1::text AND l.lane = c.lane
+	RETURNING l.*
+), mine AS (
+	SELECT * FROM own UNION ALL SELECT * FROM taken
+)
+SELECT share.lanes, me.known, (
+		SELECT (pg_catalog.date_part('epoch', pg_catalog.min(a.due_at) OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())
+			OPERATOR(pg_catalog.*) 1000000)::bigint
+		FROM mine CROSS JOIN LATERAL (
+			SELECT a.due_at FROM {schema}.aside a
+			WHERE a.relay = $1::text AND a.lane = mine.lane AND a.due_at IS NOT NULL
+			ORDER BY a.relay, a.lane, a.due_at LIMIT 1
+		) a
+	), coalesce(l.lane, -1), coalesce(l.epoch, 0), coalesce(l.seen, '1:1:')::text, coalesce(l.floor, 0), coalesce(l.target::text, ''),
+	coalesce(l.target_floor, 0), coalesce(l.last, 0), coalesce(l.replay, 0)
+FROM share CROSS JOIN me LEFT JOIN mine l ON true
+ORDER BY l.lane`
+
+// Lease implements outbox.RelayStore.
+//
+// The table of leases does not outlive a crash of the server, nor a failover to a
+// replica. Both may lose the last commits and give the numbers of their transactions to
+// others, and a position that was read before then would pass those by. So whoever finds
+// its lease gone begins again with what is saved.
+func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease time.Duration) (outbox.Lease, error) {
+	const doing = "lease"
+	registered, _ := d.lanes.Load(relay)
+	lanes, _ := registered.(int)
+	for {
+		owned, found, known := outbox.Lease{Due: -1}, false, false
+		args := []any{relay, instance, microseconds(lease), int64(lanes)}
+		err := d.alone(ctx, doing, query{d.sql(leaseSQL), args, func(row scanner) error {
+			var due *int64
+			var l outbox.OwnedLane
+			var p positionRow
+			if err := row.Scan(append([]any{&owned.Share, &known, &due, &l.Lane, &l.Epoch}, p.dest()...)...); err != nil {
+				return err
+			}
+			found, owned.Due = true, fromNow(due)
+			if l.Lane >= 0 {
+				l.Position = p.position()
+				owned.Lanes = append(owned.Lanes, l)
+			}
+			return nil
+		}})
+		if err != nil {
+			return outbox.Lease{}, err
+		}
+		if found {
+			if !known {
+				d.floors.restart()
+			}
+			return owned, nil
+		}
+		if again, err := d.whyNoLease(ctx, relay, lanes); err != nil || !again {
+			return outbox.Lease{}, err
+		}
+	}
+}
+
+const relayLanesSQL = `SELECT r.lanes FROM {schema}.relay r WHERE r.name = $1::text`
+
+// whyNoLease says why there is none, and cures it if it can.
+func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, lanes int) (again bool, err error) {
+	const doing = "lease"
+	var home bool
+	recorded := 0
+	err = d.inTransaction(ctx, doing, func(ctx context.Context, r runner) (err error) {
+		if home, err = d.isHome(ctx, r); err != nil {
+			return err
+		}
+		return r.query(ctx, query{d.sql(relayLanesSQL), []any{relay}, func(row scanner) error { return row.Scan(&recorded) }})
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case !home:
+		return true, d.adopt(ctx)
+	case recorded == 0:
+		return false, fmt.Errorf("postgres: %s: %w: %q", doing, outbox.ErrNoRelay, relay)
+	case lanes != 0 && recorded != lanes:
+		return false, fmt.Errorf("postgres: %s: %w: relay %q has %d lanes, this instance was started with %d: start it with the lanes recorded",
+			doing, outbox.ErrSettings, relay, recorded, lanes)
+	}
+	return true, nil // What was missing came meanwhile.
+}
+
+// leaveSQL ends a lease, by the index relay_instance_pkey, and frees its lanes, by
+// relay_lane_pkey.
+const leaveSQL = `
+WITH ended AS (
+	DELETE FROM {schema}.relay_instance i WHERE i.relay = $1::text AND i.instance = $2::text
+), seen AS (
+	UPDATE {schema}.relay r SET seen_at = pg_catalog.clock_timestamp() WHERE r.name = $1::text
+)
+UPDATE {schema}.relay_lane l SET owner = NULL, xid = pg_catalog.pg_current_xact_id() WHERE l.relay = $1::text AND l.owner = $2::text`
+
+// Leave implements outbox.RelayStore.
+func (d *Database[Tx]) Leave(ctx context.Context, relay, instance string) error {
+	return d.alone(ctx, "leave", query{d.sql(leaveSQL), []any{relay, instance}, nil})
+}
