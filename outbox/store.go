@@ -21,7 +21,7 @@ type Store[Tx any] interface {
 
 // RelayStore is the part of a Store that relays use. Each method is one short
 // transaction of its own; none is open between calls.
-type RelayStore interface {
+type RelayStore interface { //nolint:interfacebloat // one method for each thing a relay does
 	OperatorStore
 
 	// Check returns nil if the store answers and its schema is current.
@@ -128,9 +128,9 @@ type ReadRequest struct {
 	// Topics are the patterns of the relay.
 	Topics   []string
 	Position Position
-	// Until is a position that was returned as an End later than Position
-	// was: the window ends there instead of now, so that two groups of lanes
-	// meet. Zero: now. Ignored while a window is open.
+	// Until is the End of a window that was opened after the one whose End
+	// Position is: the window ends there instead of now, so that two groups of
+	// lanes meet. Zero: now. Ignored while a window is open.
 	Until Position
 	// Limit and MaxBytes bound the events; one event is always returned.
 	Limit, MaxBytes int
