@@ -7,7 +7,7 @@ import (
 
 // backoff is the pause after the n-th failure, with full jitter, so that relays
 // that failed together do not come back together.
-func (c *RelayConfig) backoff(n int) time.Duration {
+func (c RelayConfig) backoff(n int) time.Duration {
 	ceiling := c.BackoffMin
 	for i := 1; i < n && ceiling < c.BackoffMax; i++ {
 		ceiling *= 2 // cannot overflow: the loop ends above BackoffMax

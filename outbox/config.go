@@ -129,7 +129,7 @@ func setDefault[T comparable](field *T, value T) {
 
 // validate reports every field that cannot work, each with its fix. The config has
 // its defaults.
-func (c *RelayConfig) validate(hasStore bool, publisher Publisher) error {
+func (c RelayConfig) validate(hasStore bool, publisher Publisher) error {
 	var problems []error
 	problem := func(format string, args ...any) {
 		problems = append(problems, fmt.Errorf("outbox: "+format, args...))

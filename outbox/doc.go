@@ -92,5 +92,5 @@
 //	at least once                             copies after a crash, a lost lease or an unknown acknowledgement; same ID
 //	in order per topic and key                under both policies, after removing copies, for events that nobody set aside:
 //	                                          under BlockLane a dead letter is overtaken, under ParkKey it is not
-//	not in order                              events without a key; of different keys; delayed ones
+//	in no order                               events without a key; of different keys; delayed ones
 package outbox

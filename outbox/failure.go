@@ -11,66 +11,77 @@ type lines map[lineKey]bool
 // many events were acknowledged.
 func (in *instance) completeFailed(c *call, r *run) (published int) {
 	l := r.lane
-	var (
-		stuck     lines
-		unhandled map[int64]struct{}
-		outage    error
-	)
-	events, verdicts := c.events[r.from:r.to], c.verdicts[r.from:r.to]
-	for i := range events {
-		e, v := &events[i], verdicts[i]
+	f := failures{in: in, lane: l}
+	for i := range c.events[r.from:r.to] {
+		e, v := &c.events[r.from+i], c.verdicts[r.from+i]
+		if r.due {
+			f.aside = l.due[i].aside
+		}
 		if v.kind == acknowledged {
 			published++
 			if r.due {
 				delete(l.retrying, e.Number)
-				in.gone(l, l.due[i].aside, nil, e)
+				in.gone(l, f.aside, nil, e)
 			}
 			continue
 		}
-		key := lineKey{e.Topic, string(e.Key)}
-		asideBefore, isBehind := stuck[key]
-		isBehind = isBehind && e.Key != nil
-		if v.kind == behind && !isBehind {
-			v.kind = unavailable // Behind nothing: going on at once would be a busy loop.
-		}
-		handled := false
-		switch {
-		case isBehind:
-			handled = asideBefore && in.Policy == ParkKey
-			if handled && !(r.due && l.due[i].aside.State == Behind) {
-				in.putBehind(l, e, e.keyHash())
-			}
-		case v.kind == unavailable:
-			outage = v.err
-		case v.kind == permanent:
-			in.die(l, e, e.Attempts, v.err)
-			handled = true
-		default:
-			in.fail(l, e, r.due && l.due[i].aside.State == Delayed, v.err)
-			handled = true
-		}
-		if !isBehind && e.Key != nil {
-			if stuck == nil {
-				stuck = lines{}
-			}
-			stuck[key] = handled
-		}
-		if !handled {
-			if unhandled == nil {
-				unhandled = map[int64]struct{}{}
-			}
-			unhandled[e.Number] = struct{}{}
-		}
+		f.take(e, v)
 	}
 	if r.due {
 		in.dropDue(l, len(l.due)) // What is unhandled is due still; the rest may be behind it.
 	} else {
-		in.passHandled(l, unhandled)
+		in.passHandled(l, f.unhandled)
 	}
-	if outage != nil {
-		in.pause(l, outage)
+	if f.outage != nil {
+		in.pause(l, f.outage)
 	}
 	return published
+}
+
+// failures are those of a run.
+type failures struct {
+	in    *instance
+	lane  *lane
+	aside Aside // of the event at hand, if it was set aside
+
+	lines     lines
+	unhandled map[int64]struct{} // to be published again
+	outage    error
+}
+
+// take decides about an event that was not acknowledged.
+func (f *failures) take(e *Event, v verdict) {
+	key := lineKey{e.Topic, string(e.Key)}
+	setAside, isBehind := f.lines[key]
+	isBehind = isBehind && e.Key != nil
+	handled := false
+	switch {
+	case isBehind: // whatever the verdict is: it must not overtake
+		handled = setAside && f.in.Policy == ParkKey
+		if handled && f.aside.State != Behind {
+			f.in.putBehind(f.lane, e, e.keyHash())
+		}
+	case v.kind == unavailable, v.kind == behind: // Behind nothing: going on at once would be a busy loop.
+		f.outage = v.err
+	case v.kind == permanent:
+		f.in.die(f.lane, e, e.Attempts, v.err)
+		handled = true
+	default:
+		f.in.fail(f.lane, e, f.aside.State == Delayed, v.err)
+		handled = true
+	}
+	if !isBehind && e.Key != nil {
+		if f.lines == nil {
+			f.lines = lines{}
+		}
+		f.lines[key] = handled
+	}
+	if !handled {
+		if f.unhandled == nil {
+			f.unhandled = map[int64]struct{}{}
+		}
+		f.unhandled[e.Number] = struct{}{}
+	}
 }
 
 // passHandled moves a lane's position behind what is handled without a gap, and

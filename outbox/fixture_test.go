@@ -173,7 +173,6 @@ func (f *fixture) run(change ...func(*outbox.RelayConfig)) *instance {
 	ctx, cancel := context.WithCancel(f.Context())
 	i := &instance{Relay: outbox.NewRelay(f.store, f.broker, config), f: f, cancel: cancel, ended: make(chan error, 1)}
 	go func() { i.ended <- i.Run(ctx) }()
-	f.Cleanup(cancel)
 	return i
 }
 

@@ -52,7 +52,8 @@ func newLeaseHolder(publishing context.Context, in *instance) *leaseHolder {
 
 // run prolongs the lease until ctx ends.
 func (h *leaseHolder) run(ctx context.Context) {
-	retry := h.lease / 64
+	shortest := h.lease / 64
+	retry := shortest
 	for {
 		began := time.Now()
 		call, cancel := context.WithTimeout(ctx, h.timeout)
@@ -64,10 +65,10 @@ func (h *leaseHolder) run(ctx context.Context) {
 		pause := h.lease / 3
 		if err == nil {
 			h.extend(began.Add(h.lease))
-			retry = h.lease / 64
+			retry = shortest
 		} else {
 			pause = min(pause, retry/2+rand.N(retry))
-			retry *= 2
+			retry = min(2*retry, h.lease)
 		}
 		select {
 		case <-h.results: // Nobody has looked at the last one.

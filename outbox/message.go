@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -87,14 +88,14 @@ func (m *Message) validate(maxBytes int) error {
 		return fmt.Errorf("ID of %d bytes %s: pass text of at most %d bytes, or none to have one made", len(m.ID), problem, maxText)
 	}
 	if m.Topic == "" {
-		return fmt.Errorf("topic is empty: name where the event is published to")
+		return errors.New("topic is empty: name where the event is published to")
 	}
 	if problem := textProblem(m.Topic); problem != "" {
 		return fmt.Errorf("topic of %d bytes %s: pass text of at most %d bytes", len(m.Topic), problem, maxText)
 	}
 	for i := range m.Headers {
 		if err := validateHeader(m.Headers[i].Name); err != nil {
-			return fmt.Errorf("Headers[%d]: %w", i, err)
+			return fmt.Errorf("header %d: %w", i, err)
 		}
 	}
 	if size := m.size(); size > maxBytes {
@@ -108,7 +109,7 @@ func (m *Message) validate(maxBytes int) error {
 func validateHeader(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("name is empty: name the header or leave it out")
+		return errors.New("name is empty: name the header or leave it out")
 	case !utf8.ValidString(name):
 		return fmt.Errorf("name of %d bytes is not valid UTF-8: pass text", len(name))
 	case strings.ContainsRune(name, 0):

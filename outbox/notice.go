@@ -24,16 +24,19 @@ const (
 	// NoticePaused: a destination is unavailable; the lane waits. The first one
 	// of an outage is logged as a warning, those that follow at debug level.
 	NoticePaused NoticeKind = "paused"
-	// NoticeResumed: a lane that was paused goes on. Duration: since it was.
+	// NoticeResumed: a lane that was paused goes on. Duration: since it was. The
+	// last one of an outage is logged as information, the others at debug level.
 	NoticeResumed NoticeKind = "resumed"
 	// NoticeStuck: a call of the publisher did not return after its context had
 	// ended. Its lanes wait for it: nobody knows what it still sends.
 	NoticeStuck NoticeKind = "stuck"
-	// NoticeTaken, NoticeReleased, NoticeLost: a lane changed its owner.
+	// NoticeTaken, NoticeReleased, NoticeLost: Count lanes changed their owner.
 	NoticeTaken    NoticeKind = "taken"
-	NoticeReleased NoticeKind = "released"
-	NoticeLost     NoticeKind = "lost"
-	// NoticeOutage, NoticeRecovered: the store.
+	NoticeReleased NoticeKind = "released" //nolint:revive // said above
+	NoticeLost     NoticeKind = "lost"     //nolint:revive // said above
+	// NoticeOutage, NoticeRecovered: the store. The first one of an outage is
+	// logged as an error, those that follow at debug level. Recovered: Count
+	// statements had failed, since Duration.
 	NoticeOutage    NoticeKind = "outage"
 	NoticeRecovered NoticeKind = "recovered"
 	// NoticePruned: Count events were deleted from the log.

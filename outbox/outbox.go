@@ -61,7 +61,7 @@ func (o *Outbox[Tx]) Publish(ctx context.Context, tx Tx, messages ...Message) er
 		added = o.contextHeaders(ctx)
 		for i := range added {
 			if err := validateHeader(added[i].Name); err != nil {
-				return fmt.Errorf("outbox: header %d of ContextHeaders: %w", i, err)
+				return fmt.Errorf("outbox: ContextHeaders: header %d: %w", i, err)
 			}
 		}
 	}

@@ -224,7 +224,8 @@ func publishSafely(ctx context.Context, publisher Publisher, events []Event) (re
 	}()
 	results = publisher.Publish(ctx, events)
 	if len(results) != len(events) {
-		return allFailed(len(events), fmt.Errorf("%w: the publisher returned %d results for %d events: it must return one for each", ErrUnavailable, len(results), len(events)))
+		return allFailed(len(events), fmt.Errorf("%w: the publisher returned %d results for %d events: it must return one for each",
+			ErrUnavailable, len(results), len(events)))
 	}
 	return results
 }

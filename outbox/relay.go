@@ -117,7 +117,7 @@ func (in *instance) begin() error {
 			in.storeOut.end(in)
 			return nil
 		case in.ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // a clean stop
 		case !isOutage(err):
 			return fmt.Errorf("outbox: registering relay %q: %w", in.Name, err)
 		}

@@ -1,0 +1,467 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/outbox"
+)
+
+// Each row of the failure table in doc.go.
+
+func blockLane(c *outbox.RelayConfig) { c.Policy, c.Lanes = outbox.BlockLane, 1 }
+
+func parkKey(c *outbox.RelayConfig) { c.Policy, c.Lanes = outbox.ParkKey, 1 }
+
+// refuse has the broker refuse some IDs with err until it is changed.
+func (f *fixture) refuse(err error, ids ...string) {
+	f.broker.set(func(_ context.Context, e outbox.Event) error {
+		if slices.Contains(ids, e.ID) {
+			return err
+		}
+		return nil
+	})
+}
+
+func TestUnavailableDestinationSpendsNoAttemptAndHoldsUpItsLanesOnly(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(fmt.Errorf("dial: %w", outbox.ErrUnavailable), "a1")
+		f.append("a1", "a2", "b1")
+		i := f.run(func(c *outbox.RelayConfig) { c.MaxAttempts, c.Lanes = 1, 16 })
+		f.pass(5 * time.Minute)
+		f.append("b2")
+		f.pass(time.Second)
+		f.wantSent("b1", "b2")
+		f.wantStates(map[string]outbox.State{})
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "b1", "b2")
+		i.stop()
+
+		paused := f.noticesOf(outbox.NoticePaused)
+		if len(paused) < 5 || len(paused) > 100 {
+			f.Errorf("%d pauses in five minutes", len(paused))
+		}
+		for n, notice := range paused {
+			if warns := notice.Level.String() == "WARN"; warns != (n == 0) {
+				f.Errorf("pause %d has level %v", n, notice.Level)
+			}
+		}
+		f.wantNotices(outbox.NoticeResumed, 1)
+		f.wantSaved(func(c *outbox.RelayConfig) { c.Lanes = 16 })
+	})
+}
+
+// What is acknowledged behind a gap is not published again, once the gap is closed.
+func TestPausedLaneRemembersWhatWasAcknowledged(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(outbox.ErrUnavailable, "a1")
+		f.append("a1", "b1", "a2", "c1", "-1")
+		i := f.run(blockLane)
+		f.pass(time.Minute)
+		f.wantSent("b1", "c1", "-1")
+		f.append("c2")
+		f.pass(time.Minute)
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "b1", "c1", "c2", "-1")
+		i.stop()
+		f.wantSaved(blockLane)
+	})
+}
+
+func TestDeadlineOfACallIsAnOutage(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.broker.set(func(ctx context.Context, _ outbox.Event) error {
+			<-ctx.Done()
+			return fmt.Errorf("write: %w", ctx.Err())
+		})
+		f.append("a1")
+		i := f.run(func(c *outbox.RelayConfig) { c.MaxAttempts, c.PublishTimeout = 1, time.Second })
+		f.pass(10 * time.Second)
+		f.wantStates(map[string]outbox.State{})
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1")
+		i.stop()
+	})
+}
+
+func TestMisbehavingPublisherIsAnOutage(t *testing.T) {
+	for name, misbehave := range map[string]func(events []outbox.Event) []error{
+		"panics":            func([]outbox.Event) []error { panic("boom") },
+		"one result short":  func(events []outbox.Event) []error { return make([]error, len(events)-1) },
+		"no results":        func([]outbox.Event) []error { return nil },
+		"one too many":      func(events []outbox.Event) []error { return make([]error, len(events)+1) },
+		"behind, of course": func(events []outbox.Event) []error { return []error{outbox.ErrBehind, outbox.ErrBehind}[:len(events)] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.broker.whole = func(_ context.Context, events []outbox.Event) []error { return misbehave(events) }
+				f.append("a1", "a2")
+				i := f.run(func(c *outbox.RelayConfig) { c.MaxAttempts = 1 })
+				f.pass(time.Minute)
+				if n := len(f.noticesOf(outbox.NoticePaused)); n < 2 || n > 50 {
+					f.Errorf("%d pauses", n)
+				}
+				f.wantStates(map[string]outbox.State{})
+				f.broker.mu.Lock()
+				f.broker.whole = nil
+				f.broker.mu.Unlock()
+				f.pass(time.Minute)
+				f.wantSent("a1", "a2")
+				i.stop()
+				if name == "panics" && !strings.Contains(f.logs.String(), "boom") {
+					f.Errorf("the log says nothing of the panic:\n%s", f.logs.String())
+				}
+			})
+		})
+	}
+}
+
+type brokenError struct{ text *string }
+
+func (e *brokenError) Error() string { return *e.text }
+
+func TestErrorThatCannotBeReadIsAnAttempt(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse((*brokenError)(nil), "a1")
+		f.append("a1", "b1")
+		i := f.run(func(c *outbox.RelayConfig) { c.MaxAttempts = 1 })
+		f.pass(time.Second)
+		f.wantStates(map[string]outbox.State{"a1": outbox.Dead})
+		f.wantSent("b1")
+		i.stop()
+	})
+}
+
+func TestPermanentErrorIsADeadLetterAtOnce(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(fmt.Errorf("too large: %w", outbox.ErrPermanent), "a1")
+		f.append("a1", "a2", "b1")
+		i := f.run(blockLane)
+		f.pass(time.Second)
+		f.wantStates(map[string]outbox.State{"a1": outbox.Dead})
+		f.wantSent("a2", "b1")
+		notice := f.wantNotices(outbox.NoticeDead, 1)[0]
+		if notice.ID != "a1" || notice.Attempts != 0 || !errors.Is(notice.Err, outbox.ErrPermanent) || notice.Level.String() != "ERROR" {
+			f.Errorf("notice %+v", notice)
+		}
+		i.stop()
+		f.wantSaved(blockLane)
+	})
+}
+
+func TestFailedEventHoldsUpItsLaneUntilItIsPublished(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		f.append("a1", "a2", "b1", "a3")
+		i := f.run(blockLane)
+		f.pass(time.Second)
+		f.append("b2", "c1")
+		f.pass(500 * time.Millisecond)
+		f.wantStates(map[string]outbox.State{"a1": outbox.Retrying})
+		f.wantSent("b1")
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "a3", "b1", "b2", "c1")
+		f.wantStates(map[string]outbox.State{})
+		i.stop()
+		f.wantSaved(blockLane)
+	})
+}
+
+func TestFailedEventIsDeadAfterMaxAttemptsAndOthersGoOn(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		f.append("a1", "a2", "b1")
+		i := f.run(blockLane, func(c *outbox.RelayConfig) { c.MaxAttempts = 4 })
+		f.pass(5 * time.Minute)
+		f.wantStates(map[string]outbox.State{"a1": outbox.Dead})
+		f.wantSent("a2", "b1")
+		for n, notice := range f.wantNotices(outbox.NoticeRetrying, 3) {
+			if notice.Attempts != n+1 || notice.ID != "a1" || !errors.Is(notice.Err, errRefused) {
+				f.Errorf("notice %+v", notice)
+			}
+		}
+		if s := i.Stats(); s.Dead != 1 || s.Retrying != 3 || s.Published != 2 {
+			f.Errorf("stats %+v", s)
+		}
+		i.stop()
+		f.wantSaved(blockLane)
+	})
+}
+
+func TestEventsWaitBehindAParkedKeyInOrder(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		f.append("a1", "a2", "b1", "-1")
+		i := f.run(parkKey, func(c *outbox.RelayConfig) { c.MaxAttempts = 3 })
+		f.pass(time.Minute)
+		f.append("a3", "b2")
+		f.pass(time.Second)
+		f.wantSent("b1", "b2", "-1")
+		f.wantStates(map[string]outbox.State{"a1": outbox.Dead, "a2": outbox.Behind, "a3": outbox.Behind})
+		f.wantNotices(outbox.NoticeBehind, 2)
+
+		f.broker.set(nil)
+		if _, err := f.store.Redrive(f.Context(), "events", outbox.Filter{}); err != nil {
+			f.Fatal(err)
+		}
+		f.append("a4")
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "a3", "a4", "b1", "b2", "-1")
+		f.append("a5")
+		f.pass(time.Second)
+		f.wantSent("a1", "a2", "a3", "a4", "a5", "b1", "b2", "-1")
+		f.wantStates(map[string]outbox.State{})
+		i.stop()
+		f.wantSaved(parkKey)
+	})
+}
+
+// The second of a key fails after the first was published: the others stay behind it.
+func TestNextOfAParkedKeyMayFailAsWell(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1", "a2")
+		f.append("a1", "a2", "a3")
+		i := f.run(parkKey, func(c *outbox.RelayConfig) { c.MaxAttempts = 1000 })
+		f.pass(time.Minute)
+		f.refuse(errRefused, "a2")
+		f.pass(time.Minute)
+		f.wantSent("a1")
+		f.wantStates(map[string]outbox.State{"a2": outbox.Retrying, "a3": outbox.Behind})
+		f.append("a4")
+		f.pass(time.Minute)
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "a3", "a4")
+		i.stop()
+		f.wantSaved(parkKey)
+	})
+}
+
+func TestParkedKeysAreKnownToTheNextOwner(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		f.append("a1")
+		i := f.run(parkKey)
+		f.pass(time.Second)
+		i.stop()
+		f.append("a2", "b1")
+		i = f.run(parkKey)
+		f.pass(time.Second)
+		f.wantSent("b1")
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "b1")
+		i.stop()
+	})
+}
+
+func TestEventsWithoutAKeyHoldUpNobody(t *testing.T) {
+	for name, policy := range map[string]func(*outbox.RelayConfig){"BlockLane": blockLane, "ParkKey": parkKey} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.refuse(errRefused, "-1")
+				f.append("-1", "-2", "a1")
+				i := f.run(policy)
+				f.pass(time.Second)
+				f.append("-3", "a2")
+				f.pass(time.Second)
+				f.wantSent("-2", "-3", "a1", "a2")
+				f.broker.set(nil)
+				f.pass(time.Minute)
+				f.wantSent("-2", "-3", "-1", "a1", "a2")
+				i.stop()
+				f.wantSaved(policy)
+			})
+		})
+	}
+}
+
+func TestEventWithoutARouteIsAnAttempt(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.append("a1")
+		config := f.config()
+		config.MaxAttempts = 2
+		ctx, cancel := context.WithCancel(f.Context())
+		defer cancel()
+		r := outbox.NewRelay(f.store, outbox.Routes(outbox.Route{Topics: []string{"refunds.*"}, Publisher: f.broker}), config)
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		f.pass(time.Minute)
+		f.wantStates(map[string]outbox.State{"a1": outbox.Dead})
+		if notice := f.wantNotices(outbox.NoticeDead, 1)[0]; notice.Attempts != 2 || !strings.Contains(notice.Err.Error(), `"orders"`) {
+			f.Errorf("notice %+v", notice)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			f.Error(err)
+		}
+	})
+}
+
+func TestInvalidEventIsADeadLetterAtOnce(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.append("a1", "a2", "b1")
+		f.store.log[0].Invalid = errors.New("headers are no array")
+		i := f.run(parkKey)
+		f.pass(time.Second)
+		f.wantSent("b1")
+		f.wantStates(map[string]outbox.State{"a1": outbox.Dead, "a2": outbox.Behind})
+		i.stop()
+	})
+}
+
+func TestUnavailableStoreIsWaitedFor(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		out := func(context.Context, string) error { return fmt.Errorf("dial: %w", idempotency.ErrUnavailable) }
+		f.append("a1")
+		f.store.faults(out, nil)
+		i := f.run(func(c *outbox.RelayConfig) { c.BackoffMax = 5 * time.Second })
+		f.pass(time.Minute)
+		f.store.faults(nil, nil)
+		f.pass(10 * time.Second)
+		f.wantSent("a1")
+		f.wantNotices(outbox.NoticeRecovered, 1)
+
+		f.store.faults(func(_ context.Context, statement string) error {
+			if statement == "Append" {
+				return nil
+			}
+			return out(nil, "")
+		}, nil)
+		f.append("a2")
+		f.pass(5 * time.Minute) // longer than the lease
+		f.wantSent("a1")
+		f.store.faults(nil, nil)
+		f.pass(30 * time.Second)
+		f.wantSent("a1", "a2")
+		f.append("a3")
+		f.pass(time.Second)
+		f.wantSent("a1", "a2", "a3")
+		i.stop()
+		errorLines := strings.Count(f.logs.String(), "level=ERROR")
+		if errorLines < 2 || errorLines > 3 { // once each for statements, and once more for the lease
+			f.Errorf("%d lines of errors:\n%s", errorLines, f.logs.String())
+		}
+		f.wantSaved()
+	})
+}
+
+func TestStoreThatHangsIsGivenUp(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.append("a1")
+		var hangs atomic.Bool
+		hangs.Store(true)
+		f.store.faults(func(ctx context.Context, _ string) error {
+			if hangs.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, nil)
+		i := f.run()
+		f.pass(time.Minute)
+		hangs.Store(false)
+		f.pass(time.Minute)
+		f.wantSent("a1")
+		hangs.Store(true)
+		f.pass(time.Minute)
+		began := time.Now()
+		i.cancel()
+		<-i.ended
+		if took := time.Since(began); took > 45*time.Second {
+			f.Errorf("stopping with a store that hangs took %v", took)
+		}
+	})
+}
+
+// A crash is a Run whose context of everything ends: here its settlements are lost.
+func TestCrashBetweenPublishAndSettleMeansCopies(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.append("a1", "b1")
+		f.store.faults(func(_ context.Context, statement string) error {
+			if statement == "Settle" {
+				return idempotency.ErrUnavailable
+			}
+			return nil
+		}, nil)
+		i := f.run()
+		f.pass(time.Second)
+		f.wantSent("a1", "b1")
+		i.cancel()
+		if err := <-i.ended; err == nil || !strings.Contains(err.Error(), "published again") {
+			f.Errorf("Run returned %v", err)
+		}
+		f.store.faults(nil, nil)
+		i = f.run()
+		f.pass(time.Second)
+		f.wantSent("a1", "a1", "b1", "b1")
+		i.stop()
+		f.wantSaved()
+	})
+}
+
+func TestUnknownSettlementMeansCopiesAndNothingLost(t *testing.T) {
+	for _, saved := range []bool{false, true} {
+		t.Run(fmt.Sprint("saved=", saved), func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				lost := func(_ context.Context, statement string) error {
+					if statement == "Settle" {
+						return idempotency.ErrCommitUnknown
+					}
+					return nil
+				}
+				if saved {
+					f.store.faults(nil, lost)
+				} else {
+					f.store.faults(lost, nil)
+				}
+				f.append("a1", "a2")
+				i := f.run(func(c *outbox.RelayConfig) { c.BackoffMin = time.Minute; c.BackoffMax = time.Minute })
+				f.pass(40 * time.Millisecond)
+				f.store.faults(nil, nil)
+				f.pass(3 * time.Minute)
+				if saved {
+					f.wantSent("a1", "a2")
+				} else {
+					f.wantSent("a1", "a2", "a1", "a2")
+				}
+				f.wantNotices(outbox.NoticeLost, 1)
+				i.stop()
+				f.wantSaved()
+			})
+		})
+	}
+}
+
+func TestRestoredLogIsAdopted(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		i := f.run()
+		f.pass(time.Second)
+		var restored atomic.Bool
+		restored.Store(true)
+		f.store.faults(func(_ context.Context, statement string) error {
+			switch {
+			case statement == "Register":
+				restored.Store(false)
+			case restored.Load() && statement != "Append":
+				return outbox.ErrRestored
+			}
+			return nil
+		}, nil)
+		f.append("a1")
+		f.pass(time.Minute)
+		f.wantSent("a1")
+		i.stop()
+	})
+}
