@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/outbox"
 )
 
 // SQLSTATEs that decide what is known about a transaction.
@@ -165,6 +166,7 @@ func isSentinel(err error) bool {
 	for _, sentinel := range []error{
 		idempotency.ErrInProgress, idempotency.ErrConflict, idempotency.ErrUnavailable,
 		idempotency.ErrCommitUnknown, idempotency.ErrTransactionEnded, idempotency.ErrNotMigrated,
+		outbox.ErrSettings, outbox.ErrLog, outbox.ErrNoRelay, outbox.ErrRunning, outbox.ErrPassed, outbox.ErrRestored,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

@@ -79,6 +79,8 @@ const addMigrationSQL = `INSERT INTO {schema}.migration (version, name) VALUES (
 //
 // For a lock on what it changes it waits as long as for a claim, and then returns
 // idempotency.ErrInProgress: consumers would queue up behind its wait.
+//
+// An outbox that was restored from another cluster is adopted: see Register.
 func (d *Database[Tx]) Migrate(ctx context.Context) error {
 	doing := fmt.Sprintf("migrate schema %q", d.schema)
 	for done := false; !done; {
@@ -93,7 +95,7 @@ func (d *Database[Tx]) Migrate(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return d.adopt(ctx)
 }
 
 // migrateOnce applies the first missing migration. done: there was none.

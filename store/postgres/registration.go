@@ -33,6 +33,9 @@ WHERE r.name = $1::text
 ORDER BY t.place`
 
 // Register implements outbox.RelayStore.
+//
+// A log that was restored from another cluster is adopted first, which writes all of its
+// rows once: see restore.go. The restore must be complete.
 func (d *Database[Tx]) Register(ctx context.Context, asked outbox.Registration) error {
 	const doing = "register a relay"
 	if err := d.inTransaction(ctx, doing, d.refuseLog); err != nil {
