@@ -116,6 +116,67 @@ func TestServiceOfTheReadmeBooksOnceAndStopsCleanly(t *testing.T) {
 	}
 }
 
+// TestOrderPipelineShipsEveryOrderOnce kills the whole chain in the midst of its work: what was billed but not published,
+// published but not noted, and shipped but not committed all come again, and have one effect. A kill costs the session
+// timeout of both groups, so there is one.
+func TestOrderPipelineShipsEveryOrderOnce(t *testing.T) {
+	t.Parallel()
+	url, address := stack.Postgres(t), stack.NewKafka(t).Addr()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	db := open(t, url)
+	if _, err := db.ExecContext(ctx, `CREATE TABLE invoice (order_id text NOT NULL, cents bigint NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(ctx, `CREATE TABLE shipment (order_id text NOT NULL, cents bigint NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	const orders, kills = 300, 1
+	produceTwice(ctx, t, address, orders)
+	stack.CreateTopic(t, address, "invoices", 1)
+	binary := build(t, "order-pipeline")
+	shipped := func() (rows, ids int) {
+		if err := db.QueryRowContext(ctx, `SELECT count(*), count(DISTINCT order_id) FROM shipment`).Scan(&rows, &ids); err != nil {
+			t.Fatal(err)
+		}
+		return rows, ids
+	}
+
+	for life := range kills + 1 {
+		var log strings.Builder
+		pipeline := exec.CommandContext(ctx, binary)
+		pipeline.Env = append(os.Environ(), "DATABASE_URL="+url, "KAFKA_BROKERS="+address)
+		pipeline.Stdout, pipeline.Stderr = &log, &log
+		if err := pipeline.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- pipeline.Wait() }()
+		last := life == kills
+		enough := (life + 1) * orders / (kills + 1)
+		reached := waitUntil(ctx, ended, func() bool {
+			_, ids := shipped()
+			return ids >= enough
+		})
+		if last && reached {
+			_ = pipeline.Process.Signal(syscall.SIGTERM)
+		} else {
+			_ = pipeline.Process.Kill()
+		}
+		err := <-ended
+		if !reached || last && err != nil {
+			t.Fatalf("life %d of the pipeline ended with %v:\n%s", life, err, log.String())
+		}
+	}
+	var invoices, billed int
+	if err := db.QueryRowContext(ctx, `SELECT count(*), count(DISTINCT order_id) FROM invoice`).Scan(&invoices, &billed); err != nil {
+		t.Fatal(err)
+	}
+	if rows, ids := shipped(); invoices != orders || billed != orders || rows != orders || ids != orders {
+		t.Errorf("%d orders: %d invoices of %d, %d shipments of %d; want one each", orders, invoices, billed, rows, ids)
+	}
+}
+
 // build compiles one of the examples.
 func build(t *testing.T, name string) string {
 	t.Helper()

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/segmentio/kafka-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/onceward/onceward/bench/internal/contest"
+	"github.com/onceward/onceward/bench/internal/dbpool"
+	"github.com/onceward/onceward/bench/internal/figure"
+	"github.com/onceward/onceward/bench/internal/servers"
+	"github.com/onceward/onceward/integration/stack"
+	"github.com/onceward/onceward/outbox"
+)
+
+const (
+	partitions     = 16
+	produceOurs    = "log to Kafka, our relay"
+	produceWriter  = "kafka.Writer, from memory"
+	produceProduce = "kafka.Client.Produce, from memory"
+	// produceBatch is the batch of both direct producers, for each partition.
+	produceBatch = 1000
+)
+
+// producing compares the way from the log into Kafka with kafka-go producing the
+// same keys, payloads and ids directly, out of memory.
+func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figure.Figures) error {
+	target := stack.Topic(p, b.addr, partitions) //nolint:contextcheck // the stack's servers outlive any context
+	if err := b.fillLog(ctx, target, b.events); err != nil {
+		return err
+	}
+	events := make([]outbox.Message, b.events)
+	for n := range events {
+		events[n] = event(n, target)
+		events[n].ID = outbox.NewID()
+	}
+	publisher, err := b.publisher(ctx)
+	if err != nil {
+		return err
+	}
+	defer publisher.Close() //nolint:errcheck // nothing is left to send
+	result, err := contest.Run(ctx, b.rounds,
+		contest.Side{Name: produceWriter, Run: b.produceWriter(target, events)},
+		contest.Side{Name: produceOurs, Run: b.produceOurs(publisher)},
+		contest.Side{Name: produceProduce, Run: b.produceDirectly(target, events)},
+	)
+	if err != nil {
+		return err
+	}
+	printTable("into Kafka with acks=all, 16 partitions", result)
+	figures.Ratio("outbox-kafka", result.Ratio(produceOurs, produceWriter), targetKafka)
+	figures.Ratio("outbox-kafka-vs-produce", result.Ratio(produceOurs, produceProduce), targetKafka)
+	return nil
+}
+
+// limited ends a relay when its publisher has acknowledged enough.
+type limited struct {
+	outbox.Publisher
+
+	left atomic.Int64
+	done context.CancelFunc
+}
+
+func (l *limited) Publish(ctx context.Context, events []outbox.Event) []error {
+	results := l.Publisher.Publish(ctx, events)
+	acknowledged := 0
+	for _, err := range results {
+		if err == nil {
+			acknowledged++
+		}
+	}
+	if l.left.Add(-int64(acknowledged)) <= 0 {
+		l.done()
+	}
+	return results
+}
+
+func (b *bench) produceOurs(publisher outbox.Publisher) func(context.Context, int) (contest.Sample, error) {
+	return func(ctx context.Context, _ int) (contest.Sample, error) {
+		pool, err := dbpool.Open(ctx, b.url, 2, nil)
+		if err != nil {
+			return contest.Sample{}, err
+		}
+		defer pool.Close()
+		sample, err := contest.Measure(func() (int, error) {
+			ctx, done := context.WithCancel(ctx)
+			defer done()
+			counted := &limited{Publisher: publisher, done: done}
+			counted.left.Store(int64(b.events))
+			err := b.relay(ctx, pool, counted)
+			return b.events - int(counted.left.Load()), err
+		})
+		if err == nil && sample.Messages != b.events {
+			err = fmt.Errorf("%d acknowledgements of %d events", sample.Messages, b.events)
+		}
+		if err != nil {
+			return sample, err
+		}
+		return sample, b.passed(ctx)
+	}
+}
+
+// produceWriter is kafka.Writer as its users run it for throughput: it hashes as
+// Java does, waits for all replicas, and gets many messages at a time.
+func (b *bench) produceWriter(target string, events []outbox.Message) func(context.Context, int) (contest.Sample, error) {
+	return func(ctx context.Context, _ int) (contest.Sample, error) {
+		writer := &kafka.Writer{
+			Addr: kafka.TCP(b.addr), Topic: target, Balancer: kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll,
+			BatchSize: produceBatch, BatchTimeout: 5 * time.Millisecond,
+		}
+		defer writer.Close() //nolint:errcheck // WriteMessages has waited for everything
+		return contest.Measure(func() (int, error) {
+			const call = partitions * produceBatch
+			for first := 0; first < len(events); first += call {
+				part := events[first:min(first+call, len(events))]
+				messages := make([]kafka.Message, len(part))
+				for i, e := range part {
+					messages[i] = kafka.Message{Key: e.Key, Value: e.Payload, Headers: []kafka.Header{{Key: outbox.HeaderID, Value: []byte(e.ID)}}}
+				}
+				if err := writer.WriteMessages(ctx, messages...); err != nil {
+					return first, fmt.Errorf("write: %w", err)
+				}
+			}
+			return len(events), nil
+		})
+	}
+}
+
+// produceDirectly is the fastest way kafka-go has: one synchronous Produce after
+// another for each partition, all partitions side by side.
+func (b *bench) produceDirectly(target string, events []outbox.Message) func(context.Context, int) (contest.Sample, error) {
+	return func(ctx context.Context, _ int) (contest.Sample, error) {
+		transport := &kafka.Transport{}
+		defer transport.CloseIdleConnections()
+		client := &kafka.Client{Addr: kafka.TCP(b.addr), Timeout: 10 * time.Second, Transport: transport}
+		all := make([]int, partitions)
+		for i := range all {
+			all[i] = i
+		}
+		return contest.Measure(func() (int, error) {
+			var balancer kafka.Murmur2Balancer
+			byPartition := make([][]outbox.Message, partitions)
+			for _, e := range events {
+				partition := balancer.Balance(kafka.Message{Key: e.Key}, all...)
+				byPartition[partition] = append(byPartition[partition], e)
+			}
+			group, ctx := errgroup.WithContext(ctx)
+			for partition, events := range byPartition {
+				group.Go(func() error { return produceAll(ctx, client, target, partition, events) })
+			}
+			return len(events), group.Wait()
+		})
+	}
+}
+
+func produceAll(ctx context.Context, client *kafka.Client, target string, partition int, events []outbox.Message) error {
+	for first := 0; first < len(events); first += produceBatch {
+		part := events[first:min(first+produceBatch, len(events))]
+		now := time.Now()
+		records := make([]kafka.Record, len(part))
+		for i, e := range part {
+			records[i] = kafka.Record{
+				Time: now, Key: kafka.NewBytes(e.Key), Value: kafka.NewBytes(e.Payload),
+				Headers: []kafka.Header{{Key: outbox.HeaderID, Value: []byte(e.ID)}},
+			}
+		}
+		response, err := client.Produce(ctx, &kafka.ProduceRequest{
+			Topic: target, Partition: partition, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...),
+		})
+		if err == nil {
+			err = response.Error
+		}
+		if err != nil {
+			return fmt.Errorf("produce: %w", err)
+		}
+	}
+	return nil
+}
