@@ -210,7 +210,12 @@ func (f *fixture) wantSent(want ...string) {
 // byKey sorts IDs by their key, and leaves those of a key as they are.
 func byKey(ids []string) []string {
 	sorted := append([]string{}, ids...)
-	slices.SortStableFunc(sorted, func(a, b string) int { return strings.Compare(a[:1], b[:1]) })
+	slices.SortStableFunc(sorted, func(a, b string) int {
+		if a[0] == '-' && b[0] == '-' {
+			return strings.Compare(a, b) // No order is promised.
+		}
+		return strings.Compare(a[:1], b[:1])
+	})
 	return sorted
 }
 

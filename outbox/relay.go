@@ -86,11 +86,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer r.running.Store(false)
 
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	in := newInstance(ctx, r)
 	if err := in.begin(); err != nil || ctx.Err() != nil {
 		return err
 	}
-	// Both outlive ctx: the lease until its lanes are drained.
+	// The lease outlives ctx, until its lanes are drained.
 	background, end := context.WithCancel(context.WithoutCancel(ctx))
 	var helpers sync.WaitGroup
 	helpers.Go(func() { in.lease.run(background) })
@@ -98,6 +100,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	raised, unlisten := r.store.Appended().Listen()
 
 	err := in.run(raised)
+	cancel() // if it did not end by that
 	unlisten()
 	err = errors.Join(err, in.stop())
 	end()

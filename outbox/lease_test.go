@@ -1,0 +1,267 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/outbox"
+)
+
+func TestInstancesShareTheLanesEvenly(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		first := f.run()
+		f.pass(time.Second)
+		f.wantOwned(4)
+		second := f.run()
+		f.pass(10 * time.Second)
+		f.wantOwned(2, 2)
+		third := f.run()
+		f.pass(20 * time.Second)
+		f.wantOwned(1, 1, 2)
+		f.append("a1", "b1", "c1", "d1", "e1", "f1")
+		f.pass(2 * time.Second)
+		second.stop()
+		f.pass(10 * time.Second)
+		f.wantOwned(2, 2)
+		f.append("a2", "b2", "c2", "d2", "e2", "f2")
+		f.pass(2 * time.Second)
+		f.wantSent("a1", "a2", "b1", "b2", "c1", "c2", "d1", "d2", "e1", "e2", "f1", "f2")
+		first.stop()
+		third.stop()
+		f.wantOwned()
+		f.wantSaved()
+	})
+}
+
+// wantOwned fails unless the instances own so many lanes, in any order of names.
+func (f *fixture) wantOwned(want ...int) {
+	f.Helper()
+	f.store.mu.Lock()
+	defer f.store.mu.Unlock()
+	owned := map[string]int{}
+	for _, l := range f.store.relays["events"].lanes {
+		if l.owner != "" {
+			owned[l.owner]++
+		}
+	}
+	counts := []int{}
+	for _, n := range owned {
+		counts = append(counts, n)
+	}
+	slices.Sort(counts)
+	if !slices.Equal(counts, append([]int{}, want...)) {
+		f.Fatalf("lanes are owned as %v, want %v", counts, want)
+	}
+}
+
+func TestLanesThatAreHandedOverAreDrainedFirst(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		var slow atomic.Bool
+		slow.Store(true)
+		f.broker.on = func(ctx context.Context, _ outbox.Event) error {
+			if slow.Load() {
+				pause(ctx, 20*time.Second)
+			}
+			return nil
+		}
+		f.append("a1", "b1", "c1", "d1", "a2")
+		first := f.run()
+		f.pass(time.Second)
+		second := f.run()
+		f.pass(8 * time.Second)
+		f.wantOwned(4) // The first one is still publishing.
+		slow.Store(false)
+		f.pass(time.Minute)
+		f.wantOwned(2, 2)
+		f.wantSent("a1", "a2", "b1", "c1", "d1")
+		first.stop()
+		second.stop()
+	})
+}
+
+// A paused machine: nothing reaches the store for longer than the lease, while the
+// publisher works.
+func TestPublishingStopsWhenTheLeaseMayBeOver(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		i := f.run()
+		f.pass(time.Second)
+		var out atomic.Bool
+		f.store.faults(func(_ context.Context, statement string) error {
+			if out.Load() && statement == "Lease" {
+				return idempotency.ErrUnavailable
+			}
+			return nil
+		}, nil)
+		out.Store(true)
+		f.pass(11 * time.Second)
+		f.append("a1")
+		f.pass(10 * time.Second)
+		f.wantSent()
+		out.Store(false)
+		f.pass(10 * time.Second)
+		f.wantSent("a1")
+		i.stop()
+	})
+}
+
+func TestCallsEndWithTheLease(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		ended := make(chan error, 10)
+		f.broker.on = func(ctx context.Context, _ outbox.Event) error {
+			<-ctx.Done()
+			ended <- ctx.Err()
+			return ctx.Err()
+		}
+		i := f.run()
+		f.pass(time.Second)
+		f.append("a1")
+		f.pass(2 * time.Second)
+		f.store.faults(func(_ context.Context, statement string) error {
+			if statement == "Lease" {
+				return idempotency.ErrUnavailable
+			}
+			return nil
+		}, nil)
+		began := time.Now()
+		<-ended
+		if took := time.Since(began); took > 10*time.Second {
+			f.Errorf("the call went on for %v", took)
+		}
+		f.store.faults(nil, nil)
+		i.cancel()
+		<-i.ended
+	})
+}
+
+// An instance that wakes after others have taken its lanes saves nothing.
+func TestZombieSavesNothing(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		release := make(chan struct{})
+		var calls atomic.Int32
+		f.broker.on = func(context.Context, outbox.Event) error {
+			if calls.Add(1) == 1 {
+				<-release
+			}
+			return nil
+		}
+		f.append("a1", "a2")
+		zombie := f.run(blockLane)
+		f.pass(time.Second)
+		// It does not notice: its lane is taken from it by an operator.
+		if err := f.store.operate(f.Context(), "Expire", "events", func(r *fakeRelay) { clear(r.instances) }); err != nil {
+			f.Fatal(err)
+		}
+		other := f.run(blockLane)
+		f.pass(time.Second)
+		f.wantSent("a1", "a2")
+		f.append("a3")
+		f.pass(time.Second)
+		close(release)
+		f.pass(100 * time.Millisecond)
+		// What it still publishes are copies, in order.
+		if got := firstOf(f.broker.ids()); !slices.Equal(got, []string{"a1", "a2", "a3"}) || len(f.broker.ids()) == 3 {
+			f.Errorf("sent %q", f.broker.ids())
+		}
+		f.wantNotices(outbox.NoticeLost, 1)
+		zombie.stop()
+		other.stop()
+		f.wantSaved(blockLane)
+	})
+}
+
+func TestOperatorsChangeReachesTheOwner(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.append("a1", "a2", "a3")
+		f.refuse(outbox.ErrUnavailable, "a1")
+		i := f.run()
+		f.pass(time.Second)
+		if err := f.store.Skip(f.Context(), "events", 1); err != nil {
+			f.Fatal(err)
+		}
+		f.pass(time.Minute)
+		f.wantSent("a2", "a3")
+		if notice := f.wantNotices(outbox.NoticeSkipped, 1)[0]; notice.ID != "a1" {
+			f.Errorf("notice %+v", notice)
+		}
+		f.wantStates(map[string]outbox.State{})
+		if err := f.store.Replay(f.Context(), "events", 2); err != nil {
+			f.Fatal(err)
+		}
+		f.pass(time.Minute)
+		f.wantSent("a2", "a3", "a2", "a3")
+		i.stop()
+		f.wantSaved()
+	})
+}
+
+func TestRunEndsWhenItsRelayIsRemoved(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		i := f.run()
+		f.pass(time.Second)
+		if err := f.store.Remove(f.Context(), "events"); err != nil {
+			f.Fatal(err)
+		}
+		i.wantEnd(outbox.ErrNoRelay)
+	})
+}
+
+func TestRunEndsWhenItsRelayHasOtherLanes(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		i := f.run()
+		f.pass(time.Second)
+		f.store.mu.Lock()
+		f.store.relays["events"].lanes = append(f.store.relays["events"].lanes, fakeLane{})
+		f.store.mu.Unlock()
+		i.wantEnd(outbox.ErrSettings)
+	})
+}
+
+func TestRunRefusesAtOnce(t *testing.T) {
+	for _, refusal := range []error{outbox.ErrSettings, outbox.ErrLog, idempotency.ErrNotMigrated, context.Canceled} {
+		t.Run(fmt.Sprint(refusal), func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.store.faults(func(_ context.Context, statement string) error {
+					if statement == "Register" {
+						return fmt.Errorf("register: %w", refusal)
+					}
+					return nil
+				}, nil)
+				f.run().wantEnd(refusal)
+			})
+		})
+	}
+}
+
+// A lease that was computed before lanes were released must not bring them back.
+func TestLateAnswerOfLeaseDoesNotBringLanesBack(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		first := f.run()
+		f.pass(time.Second)
+		var late atomic.Bool
+		late.Store(true)
+		f.store.faults(nil, func(ctx context.Context, statement string) error {
+			if statement == "Lease" && late.Load() {
+				pause(ctx, 3*time.Second)
+			}
+			return nil
+		})
+		second := f.run()
+		f.pass(30 * time.Second)
+		f.wantOwned(2, 2)
+		for n := range 30 {
+			f.append(fmt.Sprintf("a%d", n), fmt.Sprintf("b%d", n), fmt.Sprintf("c%d", n), fmt.Sprintf("d%d", n))
+			f.pass(time.Second)
+		}
+		if got := f.broker.ids(); len(got) != 120 {
+			f.Errorf("%d were sent, want 120", len(got))
+		}
+		late.Store(false)
+		first.stop()
+		second.stop()
+	})
+}
