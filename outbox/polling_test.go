@@ -124,7 +124,7 @@ func TestDelayedEventThatFailsHoldsUpNobodyUnderBlockLane(t *testing.T) {
 		late.DeliverAfter = time.Now().Add(time.Second)
 		f.appendIn(tx, late)
 		f.store.Commit(tx)
-		i := f.run(blockLane)
+		i := f.run(blockLane, func(c *outbox.RelayConfig) { c.MaxAttempts = 1000 })
 		f.pass(10 * time.Second)
 		f.append("a2", "b1")
 		f.pass(5 * time.Second)
