@@ -78,17 +78,17 @@ func TestClaimGivenUpHitsNoOtherStatement(t *testing.T) {
 			const clients, rounds = 6, 60
 			pool := newPool(t, url)
 			impatient := postgres.New(pool, postgres.WithClaimWait(3*time.Millisecond))
-			var all sync.WaitGroup
 			var gaveUp, done atomic.Int32
-			for range clients {
-				all.Go(func() {
-					for i := range rounds {
-						key := fmt.Sprintf("%s-%d", name, i)
+			for i := range rounds {
+				key := fmt.Sprintf("%s-%d", name, i)
+				var all sync.WaitGroup
+				for range clients {
+					all.Go(func() {
 						err := impatient.Atomic(t.Context(), claimsOf(key), func(ctx context.Context, tx pgx.Tx, verdicts []idempotency.Verdict) error {
 							if verdicts[0] != idempotency.Fresh {
 								return nil
 							}
-							_, err := tx.Exec(ctx, `SELECT pg_sleep(0.01 * random())`)
+							_, err := tx.Exec(ctx, `SELECT pg_sleep(0.02 * random())`)
 							return errors.Join(err, effectOf(key)(ctx, tx, verdicts))
 						})
 						switch {
@@ -99,10 +99,10 @@ func TestClaimGivenUpHitsNoOtherStatement(t *testing.T) {
 						default:
 							t.Errorf("%s: %v", key, err)
 						}
-					}
-				})
+					})
+				}
+				all.Wait()
 			}
-			all.Wait()
 			if gaveUp.Load() == 0 || done.Load() == 0 {
 				t.Errorf("%d claims were given up, %d were not: nothing was proved", gaveUp.Load(), done.Load())
 			}
