@@ -13,12 +13,13 @@ import (
 const inLanes = `a.lane IN (SELECT value FROM json_each(?2))`
 
 // held finds by onceward_aside_key what is retrying or skipped, and then the first
-// one of each key that has nothing retrying.
+// one of each key that has nothing retrying. What is delayed can be a lot, and is
+// not looked at.
 const held = `
-SELECT a.number, a.lane, a.state, a.key_hash, a.due_at - ` + now + ` FROM onceward_aside AS a
+SELECT a.number, a.lane, a.state, a.key_hash, a.due_at - ` + now + ` FROM onceward_aside AS a INDEXED BY onceward_aside_key
 WHERE a.relay = ?1 AND a.state IN ('retrying', 'skipped') AND ` + inLanes + `
 UNION ALL
-SELECT min(a.number), a.lane, a.state, a.key_hash, NULL FROM onceward_aside AS a
+SELECT min(a.number), a.lane, a.state, a.key_hash, NULL FROM onceward_aside AS a INDEXED BY onceward_aside_key
 WHERE a.relay = ?1 AND a.state IN ('behind', 'dead') AND a.key_hash IS NOT NULL AND ` + inLanes + `
   AND NOT EXISTS (SELECT 1 FROM onceward_aside AS r WHERE r.relay = ?1 AND r.state = 'retrying' AND r.key_hash = a.key_hash)
 GROUP BY a.key_hash`

@@ -34,6 +34,35 @@
 // transactions can keep another one waiting. Network file systems don't work:
 // WAL needs memory that all processes share.
 //
+// # The outbox
+//
+// Events are rows of onceward_event, which [Store.Append] writes in a transaction of
+// [Store.DB] or in that of a handler. Their numbers are in the order of the
+// commits, because there is one writer. So the position of a lane is the last number that
+// was handled, and a replay sets it back. Reading is one walk behind that number, beside the writers; a relay
+// with nothing to do reads one row at a time and writes nothing but its lease.
+//
+// An event's lane is a hash of its key, modulo the relay's lanes; events without a key
+// take the lanes in turn. It is computed when an event is read, so other
+// programs need not know of it. They write events by
+//
+//	INSERT INTO onceward_event (topic, key, payload) VALUES ('orders', 'order-17', '{"total": 12}')
+//
+// in the transaction of their own work. Key and payload are blobs, or text that
+// stands for its bytes in UTF-8. Three more columns may be given:
+//
+//	id             text of up to 512 bytes; a UUIDv7 if it is left out
+//	headers        JSON: [{"name": "a", "value": "text"}, {"name": "b", "base64": "AP8="}]
+//	deliver_after  microseconds since 1970 (UTC)
+//
+// The others are the log's own: whoever gives a number, or changes the row of
+// onceward_event in sqlite_sequence, may have events passed unread. Register refuses a
+// log whose next number relays have passed. Rows are never updated, and deleted by
+// PruneLog only. Headers of any other form make the event a dead letter.
+//
+// A write of a relay waits for handlers like any other: a handler that takes longer
+// than a lease has relays lose their lanes, and publish events again.
+//
 // # What a commit is worth
 //
 // Each commit is flushed to the disk (synchronous=FULL) before Atomic returns:
@@ -48,6 +77,7 @@
 //	disk full, I/O error, store closed          idempotency.ErrUnavailable        rolled back
 //	I/O error while committing                  idempotency.ErrCommitUnknown      the next claim tells
 //	the work ended the transaction              idempotency.ErrTransactionEnded   the next claim tells
+//	events for a transaction that has ended     idempotency.ErrTransactionEnded   none was written
 //	the tables are missing or of another age    idempotency.ErrNotMigrated        nothing was done
 //	the context ended                           its error                         rolled back
 //	a goroutine of the work is still at it      says so                           rolled back

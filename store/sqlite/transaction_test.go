@@ -134,7 +134,7 @@ func TestWriteLockOfTheApplicationIsInProgress(t *testing.T) {
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Atomic(t.Context(), claim("a"), nothing); err != nil {
+	if err := d.open(t, time.Minute).Atomic(t.Context(), claim("a"), nothing); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,10 +1,14 @@
-// Package storetest is the conformance suite of an inbox.Store: one test for
-// each promise in the comments of idempotency.Store and inbox.Store. A store
-// passes it by giving a [Harness] to [Run]:
+// Package storetest is the conformance suite of an inbox.Store and of an
+// outbox.Store: one test for each promise in the comments of idempotency.Store,
+// inbox.Store, outbox.Store, outbox.RelayStore and outbox.OperatorStore. A store
+// passes it by giving a [Harness] to [Run], and an [OutboxHarness] to [RunOutbox]:
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Database[*sql.Tx] {
 //			return newDatabase(t) // empty and migrated, this test's own
+//		})
+//		storetest.RunOutbox(t, func(t *testing.T) storetest.OutboxDatabase[*sql.Tx] {
+//			return newOutboxDatabase(t)
 //		})
 //	}
 //
@@ -12,7 +16,8 @@
 // its own, in parallel with the others. What the contract leaves open is left
 // open here: a store may answer a concurrent claim by waiting or with
 // ErrInProgress, and may serialise transactions that have nothing to do with
-// each other.
+// each other. A store with one writer passes the rules about transactions that are
+// open beside others without running them.
 package storetest
 
 import (

@@ -27,7 +27,7 @@ func scheduleRules[Tx any]() []outboxRule[Tx] {
 
 const (
 	scheduleWriters = 4
-	scheduleRounds  = 40
+	scheduleRounds  = 30
 	scheduleKeys    = 6
 )
 

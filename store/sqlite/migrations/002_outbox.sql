@@ -33,7 +33,7 @@ CREATE TABLE onceward_event (
     key           ANY CHECK (typeof(key) IN ('blob', 'text', 'null')),
 
     -- JSON: [{"name": "a", "value": "text"}, {"name": "b", "base64": "AP8="}, …]. NULL: none.
-    headers       TEXT CHECK (json_valid(headers)),
+    headers       TEXT CHECK (headers IS NULL OR json_valid(headers)),
 
     payload       ANY CHECK (typeof(payload) IN ('blob', 'text', 'null'))
 ) STRICT;
