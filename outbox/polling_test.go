@@ -318,8 +318,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if n := read.Load(); n > 3 {
 			f.Errorf("%d reads of 50 events, while nothing is acknowledged", n)
 		}
-		i.cancel()
-		<-i.ended
+		i.stop()
 	})
 }
 

@@ -3,8 +3,8 @@ package outbox_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,7 +68,7 @@ func TestRoutesSplitACallAndKeepOrderAndResults(t *testing.T) {
 	)
 	var events []outbox.Event
 	for i, topic := range []string{"orders.eu", "refunds", "orders.us", "unknown", "refunds", "orders.eu"} {
-		events = append(events, outbox.Event{Message: outbox.Message{ID: fmt.Sprint(i), Topic: topic}})
+		events = append(events, outbox.Event{Message: outbox.Message{ID: strconv.Itoa(i), Topic: topic}})
 	}
 	results := routes.Publish(t.Context(), events)
 	for i, err := range results {
