@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -95,10 +96,10 @@ type eventHeader struct {
 	Base64 *string `json:"base64,omitempty"`
 }
 
-// encodeEventHeaders returns nil for none.
-func encodeEventHeaders(headers []outbox.Header) (any, error) {
+// encodeEventHeaders returns NULL for none.
+func encodeEventHeaders(headers []outbox.Header) (sql.Null[string], error) {
 	if len(headers) == 0 {
-		return nil, nil
+		return sql.Null[string]{}, nil
 	}
 	stored := make([]eventHeader, len(headers))
 	for i, h := range headers {
@@ -114,7 +115,7 @@ func encodeEventHeaders(headers []outbox.Header) (any, error) {
 		}
 	}
 	list, err := json.Marshal(stored)
-	return string(list), err
+	return sql.Null[string]{V: string(list), Valid: true}, err
 }
 
 // decodeEventHeaders reads what any program may have written.

@@ -22,8 +22,8 @@ func noteVerdict(verdict *idempotency.Verdict) func(context.Context, *sql.Tx, []
 	}
 }
 
-func relayOf(lanes int) outbox.Registration {
-	return outbox.Registration{Relay: "events", Lanes: lanes, Policy: outbox.BlockLane, Retention: time.Hour}
+func oneLane() outbox.Registration {
+	return outbox.Registration{Relay: "events", Lanes: 1, Policy: outbox.BlockLane, Retention: time.Hour}
 }
 
 func readAll(t *testing.T, store *sqlite.Store) []outbox.Event {
@@ -205,7 +205,7 @@ func TestReadingTakesNoWriteLock(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	store := d.open(t, 50*time.Millisecond)
-	registration := relayOf(1)
+	registration := oneLane()
 	if err := d.open(t, time.Minute).Register(t.Context(), registration); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestReadingTakesNoWriteLock(t *testing.T) {
 func TestLogThatGivesNumbersAgainIsRefused(t *testing.T) {
 	t.Parallel()
 	store := newDatabase(t).open(t, time.Minute)
-	registration := relayOf(1)
+	registration := oneLane()
 	exec := func(statement string) {
 		t.Helper()
 		if _, err := store.DB().ExecContext(t.Context(), statement); err != nil {
@@ -283,13 +283,13 @@ func TestEventsOfAStoreThatIsClosedAreUnavailable(t *testing.T) {
 	wantIs(t, err, idempotency.ErrUnavailable)
 	_, err = store.Settle(t.Context(), outbox.Settlement{Relay: "events"})
 	wantIs(t, err, idempotency.ErrUnavailable)
-	wantIs(t, store.Register(t.Context(), relayOf(1)), idempotency.ErrUnavailable)
+	wantIs(t, store.Register(t.Context(), oneLane()), idempotency.ErrUnavailable)
 }
 
 func TestLanesBeyondTheSlotsAreRefused(t *testing.T) {
 	t.Parallel()
 	store := newDatabase(t).open(t, time.Minute)
-	if err := store.Register(t.Context(), relayOf(1)); err != nil {
+	if err := store.Register(t.Context(), oneLane()); err != nil {
 		t.Fatal(err)
 	}
 	for _, lanes := range []int{0, -1, 1025} {

@@ -23,7 +23,7 @@ func changedLanes(ctx context.Context, tx *sql.Tx, relay string, lanes []int) er
 }
 
 // standing finds by primary keys where an event is: its slot, whether it is set
-// aside, and the last number of all.
+// aside, and under which key.
 const standing = `
 SELECT onceward_slot(e.key, e.number), a.state, coalesce(a.key_hash, '')
 FROM onceward_event AS e
@@ -90,20 +90,19 @@ func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) 
 
 const isRunning = `SELECT EXISTS (SELECT 1 FROM onceward_relay_instance WHERE relay = ?1 AND ` + isLive + `)`
 
-// stopped returns the settings of a relay that no instance runs.
-func stopped(ctx context.Context, tx *sql.Tx, relay string) (outbox.Registration, error) {
-	r, err := registrationOf(ctx, tx, relay)
-	if err != nil {
-		return r, err
+// checkStopped refuses a relay that is unknown or that an instance runs.
+func checkStopped(ctx context.Context, tx *sql.Tx, relay string) error {
+	if _, err := registrationOf(ctx, tx, relay); err != nil {
+		return err
 	}
 	var running bool
 	if err := tx.QueryRowContext(ctx, isRunning, relay).Scan(&running); err != nil {
-		return r, failed("look for running instances", err)
+		return failed("look for running instances", err)
 	}
 	if running {
-		return r, fmt.Errorf("sqlite: relay %.100q: %w: stop all its instances, or wait until their leases are over", relay, outbox.ErrRunning)
+		return fmt.Errorf("sqlite: relay %.100q: %w: stop all its instances, or wait until their leases are over", relay, outbox.ErrRunning)
 	}
-	return r, nil
+	return nil
 }
 
 const lastOfLanes = `SELECT min(last), max(epoch) FROM onceward_relay_lane WHERE relay = ?1`
@@ -132,7 +131,7 @@ func (s *Store) ChangeLanes(ctx context.Context, relay string, lanes int) error 
 		return fmt.Errorf("sqlite: change lanes of relay %.100q: %d lanes: give 1 to %d", relay, lanes, slots)
 	}
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := stopped(ctx, tx, relay); err != nil {
+		if err := checkStopped(ctx, tx, relay); err != nil {
 			return err
 		}
 		if err := replaceLanes(ctx, tx, relay, lanes); err != nil {
@@ -176,7 +175,7 @@ const deleteRelay = `DELETE FROM onceward_relay WHERE name = ?1`
 // Remove implements outbox.OperatorStore.
 func (s *Store) Remove(ctx context.Context, relay string) error {
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := stopped(ctx, tx, relay); err != nil {
+		if err := checkStopped(ctx, tx, relay); err != nil {
 			return err
 		}
 		for _, statement := range []string{deleteAsides, deleteInstances, deleteLanes, deleteRelay} {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"strings"
 
@@ -40,13 +41,12 @@ func (s *Store) Read(ctx context.Context, r outbox.ReadRequest) (outbox.Chunk, e
 		return chunk, nil
 	}
 
-	var lanes any
-	if len(r.Lanes) < r.AllLanes {
-		list, err := laneList(r.Lanes)
-		if err != nil {
+	var lanes sql.Null[string]
+	if lanes.Valid = len(r.Lanes) < r.AllLanes; lanes.Valid {
+		var err error
+		if lanes.V, err = laneList(r.Lanes); err != nil {
 			return outbox.Chunk{}, failed("read events", err)
 		}
-		lanes = list
 	}
 	patterns, err := globs(r.Topics)
 	if err != nil {
@@ -84,9 +84,9 @@ func (s *Store) Read(ctx context.Context, r outbox.ReadRequest) (outbox.Chunk, e
 
 // globs turns topic patterns into patterns of GLOB, in which ? and [ are no
 // characters like others. No patterns are NULL: all topics.
-func globs(topics []string) (any, error) {
+func globs(topics []string) (sql.Null[string], error) {
 	if len(topics) == 0 {
-		return nil, nil
+		return sql.Null[string]{}, nil
 	}
 	patterns := make([]string, len(topics))
 	escape := strings.NewReplacer("?", "[?]", "[", "[[]")
@@ -94,5 +94,5 @@ func globs(topics []string) (any, error) {
 		patterns[i] = escape.Replace(topic)
 	}
 	list, err := json.Marshal(patterns)
-	return string(list), err
+	return sql.Null[string]{V: string(list), Valid: true}, err
 }

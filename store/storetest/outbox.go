@@ -18,7 +18,7 @@ type OutboxHarness[Tx any] func(t *testing.T) OutboxDatabase[Tx]
 // OutboxDatabase is one database under test, shared by the stores that are
 // opened on it. Its methods fail the test they were given or return what the
 // database said.
-type OutboxDatabase[Tx any] interface {
+type OutboxDatabase[Tx any] interface { //nolint:interfacebloat // one method for each thing the rules need
 	// Open returns one more store on the database that shares nothing with the
 	// others but the database itself, as another process would. It is closed
 	// by t.Cleanup.

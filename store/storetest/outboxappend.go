@@ -43,12 +43,12 @@ func appendRules[Tx any]() []outboxRule[Tx] {
 		{"NumbersAreInTheOrderOfAppend", func(f *outboxFixture[Tx]) {
 			oneLane := registration()
 			oneLane.Lanes = 1
-			messages := numbered("m", 3000, 7)
+			messages := numbered("m", 1300, 7)
 			tx := f.begin()
-			f.appendIn(tx, messages[:2998]...)
-			f.appendIn(tx, messages[2998])
+			f.appendIn(tx, messages[:1298]...)
+			f.appendIn(tx, messages[1298])
 			f.commit(tx)
-			f.append(messages[2999])
+			f.append(messages[1299])
 			if got := idsOfEvents(f.start("a", oneLane).read()); !slices.Equal(got, idsOfMessages(messages)) {
 				f.Fatalf("%d events, or in another order", len(got))
 			}

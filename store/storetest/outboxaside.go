@@ -186,8 +186,7 @@ func heldIsWhatHasASay[Tx any](f *outboxFixture[Tx]) {
 			h.Lane != asides[i].Lane || h.State != asides[i].State || h.KeyHash != asides[i].KeyHash {
 			f.Errorf("held is %+v", h)
 		}
-		switch h.State {
-		case outbox.Retrying, outbox.Skipped:
+		if h.State == outbox.Retrying || h.State == outbox.Skipped {
 			others = append(others, names[h.Number])
 		}
 		if h.KeyHash != "" && h.State != outbox.Skipped {
@@ -205,7 +204,7 @@ func heldIsWhatHasASay[Tx any](f *outboxFixture[Tx]) {
 		f.Errorf("held are %q, want %q and the keys", others, want)
 	}
 	for _, key := range []string{"r", "x", "y"} {
-		if n := keys[hashOf(topic, []byte(key))]; n == 0 {
+		if n := keys[outbox.KeyHash(topic, []byte(key))]; n == 0 {
 			f.Errorf("nothing of key %q is held", key)
 		}
 	}

@@ -146,7 +146,7 @@ func outboxKeyRules[Tx any]() []outboxRule[Tx] {
 			a.save(nil, asides[1:2])
 			f.wantDue(a, 100, "k-3")
 			settled = a.save(nil, asides[2:])
-			if !slices.Equal(settled.Freed, []string{hashOf(topic, []byte("k"))}) {
+			if !slices.Equal(settled.Freed, []string{outbox.KeyHash(topic, []byte("k"))}) {
 				f.Errorf("freed is %q", settled.Freed)
 			}
 			f.wantStates(map[string]outbox.State{})
@@ -156,7 +156,7 @@ func outboxKeyRules[Tx any]() []outboxRule[Tx] {
 			a.save(nil, asides[:2])
 			f.wantStates(map[string]outbox.State{"k-3": outbox.Retrying, "k-4": outbox.Behind})
 			settled := a.save(nil, asides[2:])
-			if !slices.Equal(settled.Freed, []string{hashOf(topic, []byte("k"))}) {
+			if !slices.Equal(settled.Freed, []string{outbox.KeyHash(topic, []byte("k"))}) {
 				f.Errorf("freed is %q", settled.Freed)
 			}
 		}},
@@ -197,7 +197,7 @@ func outboxKeyRules[Tx any]() []outboxRule[Tx] {
 				f.Errorf("freed is %q, of events without a key", settled.Freed)
 			}
 			settled = a.save(nil, asides[:1])
-			if !slices.Equal(settled.Freed, []string{hashOf(topic, []byte("k"))}) {
+			if !slices.Equal(settled.Freed, []string{outbox.KeyHash(topic, []byte("k"))}) {
 				f.Errorf("freed is %q", settled.Freed)
 			}
 			f.wantStates(map[string]outbox.State{"other topic": outbox.Retrying})
@@ -234,7 +234,7 @@ func outboxKeyRules[Tx any]() []outboxRule[Tx] {
 			a, asides := f.parked("k-1")
 			f.append(eventOf("delayed", "k"))
 			a.save(asidesOf(a.read(), outbox.Delayed, time.Hour), nil)
-			if settled := a.save(nil, asides); !slices.Equal(settled.Freed, []string{hashOf(topic, []byte("k"))}) {
+			if settled := a.save(nil, asides); !slices.Equal(settled.Freed, []string{outbox.KeyHash(topic, []byte("k"))}) {
 				f.Errorf("freed is %q", settled.Freed)
 			}
 			f.wantStates(map[string]outbox.State{"delayed": outbox.Delayed})

@@ -101,7 +101,7 @@ func randomLog[Tx any](f *outboxFixture[Tx], readers int, mortal bool) {
 		}
 	}
 	if !f.Failed() {
-		committed.compare(f.T.Fatalf, read, mortal)
+		committed.compare(f.Fatalf, read, mortal)
 	}
 }
 

@@ -1,9 +1,6 @@
 package storetest
 
 import (
-	"encoding/hex"
-	"fmt"
-	"hash/fnv"
 	"slices"
 	"time"
 
@@ -104,18 +101,11 @@ func zombieSavesNothing[Tx any](f *outboxFixture[Tx]) {
 	b.wantCaughtUp("c")
 }
 
-// hashOf stands for topic and key as outbox.KeyHash does: 32 hexadecimal digits.
-func hashOf(topic string, key []byte) string {
-	h := fnv.New128a()
-	_, _ = fmt.Fprintf(h, "%q/%q", topic, key)
-	return hex.EncodeToString(h.Sum(nil))
-}
-
 func keyHash(e outbox.Event) string {
 	if e.Key == nil {
 		return ""
 	}
-	return hashOf(e.Topic, e.Key)
+	return outbox.KeyHash(e.Topic, e.Key)
 }
 
 // asideOf sets the event aside, due after so long if its state has a due time.
