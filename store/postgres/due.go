@@ -21,7 +21,7 @@ WITH candidate AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT a.number, a.lane, a.state, a.key_hash, a.due_at, a.attempts, a.error FROM {schema}.aside a
 		WHERE a.relay = $1::text AND a.lane = n.lane AND a.due_at IS NOT NULL
-		ORDER BY a.relay, a.lane, a.due_at LIMIT $3::bigint + 1
+		ORDER BY a.relay, a.lane, a.due_at LIMIT {limit} + 1
 	) a
 ), due AS MATERIALIZED (
 	SELECT c.* FROM candidate c WHERE c.is_due AND c.place <= $3::bigint
@@ -32,7 +32,7 @@ WITH candidate AS MATERIALIZED (
 	FROM due d CROSS JOIN LATERAL (
 		SELECT b.number FROM {schema}.aside b
 		WHERE d.state = 'retrying' AND b.relay = $1::text AND b.lane = d.lane AND b.key_hash = d.key_hash AND b.state = 'behind'
-		ORDER BY b.relay, b.lane, b.key_hash, b.number LIMIT $3::bigint
+		ORDER BY b.relay, b.lane, b.key_hash, b.number LIMIT {limit}
 	) b
 	ORDER BY place, waited, number LIMIT $3::bigint
 ), event AS (
@@ -63,7 +63,7 @@ func (d *Database[Tx]) Due(ctx context.Context, relay string, lanes []int, limit
 	var due outbox.Due
 	var r asideRow
 	fits, cut := false, false
-	statement := d.sql(strings.NewReplacer("{event}", asideEvent, "{columns}", asideColumns, "{size}", eventSize).Replace(dueSQL))
+	statement := d.sql(strings.NewReplacer("{event}", asideEvent, "{columns}", asideColumns, "{size}", eventSize, "{limit}", planLimit(limit)).Replace(dueSQL))
 	args := []any{relay, lanesLiteral(lanes), int64(limit), int64(max(maxBytes, 0))}
 	err := d.alone(ctx, "read what is due", query{statement, args, func(row scanner) error {
 		if err := row.Scan(append(r.dest(), &fits)...); err != nil {

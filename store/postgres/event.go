@@ -10,13 +10,15 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// eventColumns are what scanEvent reads, of a row e with the columns of the outbox
-// and kept: false leaves out what can be large. Times come as microseconds, because
-// how a timestamptz looks depends on the connection's settings; date_part, because
-// extract computes them as numeric, ten times slower.
+// eventColumns are what eventRow reads, of a row e with the columns of the outbox
+// and kept: false leaves out what can be large.
 const eventColumns = `e.number, e.slot, e.message_id, e.topic, e.key,
-	CASE WHEN kept THEN e.payload END, CASE WHEN kept THEN e.headers::text END,
-	(pg_catalog.date_part('epoch', e.created_at) OPERATOR(pg_catalog.*) 1000000)::bigint,
+	CASE WHEN kept THEN e.payload END, CASE WHEN kept THEN e.headers::text END, ` + eventTimes
+
+// eventTimes are times as microseconds, because how a timestamptz looks depends on the
+// connection's settings; date_part, because extract computes them as numeric, ten times
+// slower.
+const eventTimes = `(pg_catalog.date_part('epoch', e.created_at) OPERATOR(pg_catalog.*) 1000000)::bigint,
 	(pg_catalog.date_part('epoch', e.deliver_after) OPERATOR(pg_catalog.*) 1000000)::bigint,
 	(pg_catalog.date_part('epoch', e.deliver_after OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint`
 
@@ -34,6 +36,20 @@ type eventRow struct {
 	headers             *string
 	createdAt           int64
 	deliverAfter, waits *int64
+	// leftOut are the bytes that did not come along, see readColumns.
+	leftOut *int64
+}
+
+// size is what the event takes, more or less.
+func (r *eventRow) size() int {
+	size := 100 + len(r.id) + len(r.topic) + len(r.key) + len(r.payload)
+	if r.headers != nil {
+		size += len(*r.headers)
+	}
+	if r.leftOut != nil {
+		size += int(*r.leftOut)
+	}
+	return size
 }
 
 func (r *eventRow) dest() []any {

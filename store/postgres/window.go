@@ -5,13 +5,16 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/outbox"
 )
 
-// readSQL reads the next rows of a window in the order of their numbers. It has
-// three parts:
+// readSQL reads the next rows of a window. It has three parts:
 //
 //	w      the snapshot that the window ends at, and the last number given
 //	late   transactions that seen saw in progress and target sees ended, each with its
@@ -19,15 +22,20 @@ import (
 //	chunk  how far to look: from the first row there is, over a bounded range of
 //	       numbers, so that no filter and no gap makes one statement read a whole log
 //
-// The window's rows are those of new transactions, by the index outbox_pkey, and those of
-// late ones, by outbox_xid. The comparison of pairs is what keeps the planner from
-// reading the latter by their numbers. In a replay, all rows from its number on are among the former.
+// The window's rows are those of late transactions, by outbox_xid, and those of new ones,
+// by outbox_pkey; both lists come in order, and are merged here. The comparison of
+// pairs is what keeps the planner from reading the former by their numbers. In a replay, all rows
+// from its number on are among the latter.
+//
+// {limit} is a number, and late transactions are compared as they are, for the planner:
+// of a parameter, and of a set, it expects so much that it would compile the statement to machine
+// code each time, which takes ten times as long as running it.
 //
 // The first row returned is none of the log's: it has the number 0, and brings what the
 // statement found out.
 //
 //	$1 seen    $2 target, or ''    $3 the last number handled    $4 replay, or a number beyond all
-//	$5 start   $6 span             $7 limit                      $8 bytes
+//	$5 start   $6 span             $7 bytes of a value that comes along    $8 limit
 const readSQL = `
 WITH w AS MATERIALIZED (
 	SELECT coalesce(NULLIF($2::text, '')::pg_snapshot, pg_catalog.pg_current_snapshot()) AS target,
@@ -38,38 +46,43 @@ WITH w AS MATERIALIZED (
 	FROM pg_catalog.pg_snapshot_xip($1::text::pg_snapshot) AS x (xid)
 	CROSS JOIN LATERAL (
 		SELECT o.number FROM {schema}.outbox o
-		WHERE (o.xid, o.number) > (x.xid, $3::bigint) AND (o.xid, o.number) < (x.xid, $4::bigint)
+		WHERE o.xid = x.xid AND (o.xid, o.number) > (x.xid, $3::bigint) AND (o.xid, o.number) < (x.xid, $4::bigint)
 		ORDER BY o.xid, o.number LIMIT 1
 	) o
-	WHERE pg_catalog.pg_visible_in_snapshot(x.xid, (SELECT target FROM w))
+	WHERE CASE WHEN pg_catalog.pg_visible_in_snapshot(x.xid, (SELECT target FROM w)) THEN 1 END = 1
 ), chunk AS MATERIALIZED (
 	SELECT $6::bigint - 1 + LEAST(
 		(SELECT o.number FROM {schema}.outbox o WHERE o.number > $5::bigint ORDER BY o.number LIMIT 1),
 		(SELECT pg_catalog.min(number) FROM late)) AS upto
-), found AS (
-	(SELECT e.* FROM {schema}.outbox e
-	WHERE e.number > $5::bigint AND e.number <= (SELECT upto FROM chunk)
-	AND (e.xid >= (SELECT seen_xmax FROM w) OR e.number >= $4::bigint)
-	AND pg_catalog.pg_visible_in_snapshot(e.xid, (SELECT target FROM w)){filter}
-	ORDER BY e.number LIMIT $7::bigint)
-	UNION ALL
-	(SELECT o.* FROM late CROSS JOIN LATERAL (
-		SELECT e.* FROM {schema}.outbox e
-		WHERE (e.xid, e.number) > (late.xid, $3::bigint)
-		AND (e.xid, e.number) <= (late.xid, LEAST($4::bigint - 1, (SELECT upto FROM chunk))){filter}
-		ORDER BY e.xid, e.number LIMIT $7::bigint
-	) o ORDER BY o.number LIMIT $7::bigint)
-	ORDER BY number LIMIT $7::bigint
 )
-SELECT 0, 0, (SELECT target::text FROM w), '', NULL, NULL, NULL, (SELECT last_value FROM w), (SELECT upto FROM chunk), NULL, true
+SELECT 0, 0, (SELECT target::text FROM w), '', NULL, NULL, NULL, (SELECT last_value FROM w), (SELECT upto FROM chunk), NULL, NULL, false
 UNION ALL
-SELECT {columns}, fits
-FROM (
-	SELECT e.*, total <= $8::bigint AS fits, total <= $8::bigint OR total = size AS kept
-	FROM (SELECT e.*, pg_catalog.sum(size) OVER (ORDER BY e.number ROWS UNBOUNDED PRECEDING) AS total
-		FROM (SELECT e.*, {size} AS size FROM found e) e) e
-	WHERE total - size <= $8::bigint
-) e`
+(SELECT * FROM (SELECT {columns}, true
+FROM late CROSS JOIN LATERAL (
+	SELECT e.* FROM {schema}.outbox e
+	WHERE e.xid = late.xid AND (e.xid, e.number) > (late.xid, $3::bigint)
+	AND (e.xid, e.number) <= (late.xid, LEAST($4::bigint - 1, (SELECT upto FROM chunk))){filter}
+	ORDER BY e.xid, e.number LIMIT {limit}
+) e
+ORDER BY e.number LIMIT {limit}) e LIMIT $8::bigint)
+UNION ALL
+(SELECT * FROM (SELECT {columns}, false
+FROM {schema}.outbox e
+WHERE e.number > $5::bigint AND e.number <= (SELECT upto FROM chunk)
+AND (e.xid >= (SELECT seen_xmax FROM w) OR e.number >= $4::bigint)
+AND pg_catalog.pg_visible_in_snapshot(e.xid, (SELECT target FROM w)){filter}
+ORDER BY e.number LIMIT {limit}) e LIMIT $8::bigint)`
+
+// readColumns are eventColumns, but for values that are larger than $7. The last one is
+// how large they are, if there are any.
+const readColumns = `e.number, e.slot, e.message_id, e.topic, CASE WHEN pg_catalog.octet_length(e.key) <= $7::integer THEN e.key END,
+	CASE WHEN pg_catalog.octet_length(e.payload) <= $7::integer THEN e.payload END,
+	CASE WHEN pg_catalog.pg_column_size(e.headers) <= $7::integer THEN e.headers::text END, ` + eventTimes + `,
+	CASE WHEN GREATEST(pg_catalog.octet_length(e.key), pg_catalog.octet_length(e.payload), pg_catalog.pg_column_size(e.headers)) > $7::integer THEN
+		coalesce(pg_catalog.octet_length(e.key), 0)::bigint + coalesce(pg_catalog.octet_length(e.payload), 0) + coalesce(pg_catalog.pg_column_size(e.headers), 0) END`
+
+// largeValuesSQL reads what was too large to come along, by the index outbox_pkey.
+const largeValuesSQL = `SELECT e.number, e.key, e.payload, e.headers::text FROM {schema}.outbox e WHERE e.number = ANY ($1::text::bigint[])`
 
 const (
 	// spanRows is how far to look at most, in numbers, for each event that is asked
@@ -77,40 +90,61 @@ const (
 	// should not need a round trip for each of them.
 	spanRows = 16
 	minSpan  = 4096
+
+	// alongBytes is how large values may be, at least, that come along with their rows:
+	// what is more than the bytes asked for was sent in vain. Larger ones are asked
+	// for once it is known how many there is room for.
+	alongBytes = 4096
 )
 
-// Read implements outbox.RelayStore.
+// Read implements outbox.RelayStore. It is one statement, and another one for events of
+// more than a few kilobytes.
 func (d *Database[Tx]) Read(ctx context.Context, r outbox.ReadRequest) (outbox.Chunk, error) {
+	const doing = "read events"
 	if len(r.Lanes) == 0 || r.Limit <= 0 {
 		return outbox.Chunk{}, fmt.Errorf("postgres: Read: %d lanes and a limit of %d: ask for one at least", len(r.Lanes), r.Limit)
 	}
 	// Before the statement is sent: see the proof.
 	floor := d.floors.confirmed()
 	w := newWindow(r, floor.number)
-	if err := d.alone(ctx, "read events", w.query(r, d.sql)); err != nil {
+	if err := d.alone(ctx, doing, w.query(d.sql)); err != nil {
 		return outbox.Chunk{}, err
 	}
 	d.floors.observe(floor, w.lastValue)
-	return w.chunk(r.Limit), nil
+	if large := w.cut(); large != "" {
+		if err := d.alone(ctx, doing, query{d.sql(largeValuesSQL), []any{large}, w.scanLarge}); err != nil {
+			return outbox.Chunk{}, err
+		}
+		if len(w.large) > 0 {
+			return outbox.Chunk{}, fmt.Errorf("postgres: %s: %w: %d of them were deleted meanwhile", doing, idempotency.ErrConflict, len(w.large))
+		}
+	}
+	return w.chunk(), nil
 }
 
 // window is a chunk of a window, as it is read.
 type window struct {
-	asked, open outbox.Position
-	merges      bool // with lanes that have read up to Until
-	lanes       int
-	replay      int64
+	outbox.ReadRequest
+
+	open   outbox.Position
+	merges bool // with lanes that have read up to Until
+	replay int64
 
 	row       eventRow
-	fits      bool
+	isLate    bool
+	dest      []any
 	lastValue int64
 	upto      *int64
-	events    []outbox.Event
-	cut       bool
+
+	late, rows []eventRow
+	isCut      bool
+	// large are the places of rows whose values did not come along, by number.
+	large map[int64]int
 }
 
 func newWindow(r outbox.ReadRequest, floor int64) *window {
-	w := &window{asked: r.Position, open: r.Position, lanes: r.AllLanes, replay: cmp.Or(r.Position.Replay, math.MaxInt64)}
+	w := &window{ReadRequest: r, open: r.Position, replay: cmp.Or(r.Position.Replay, math.MaxInt64)}
+	w.dest = append(w.row.dest(), &w.row.leftOut, &w.isLate)
 	switch {
 	case w.open.Target != "":
 	case r.Until.Seen != "":
@@ -122,57 +156,108 @@ func newWindow(r outbox.ReadRequest, floor int64) *window {
 	return w
 }
 
-// query has up to two conditions more than readSQL, and so one of four texts.
-func (w *window) query(r outbox.ReadRequest, complete func(statement string, strength ...string) string) query {
+// query has up to two conditions more than readSQL, and a limit. Both make few
+// texts, so that connections prepare each once.
+func (w *window) query(complete func(statement string, strength ...string) string) query {
+	at := w.Position
 	args := []any{
-		seenText(w.asked.Seen), w.open.Target, w.asked.Last, w.replay,
-		max(w.asked.Last, min(w.asked.Floor, w.replay-1)), max(minSpan, spanRows*int64(r.Limit)), int64(r.Limit), int64(max(r.MaxBytes, 0)),
+		seenText(at.Seen), w.open.Target, at.Last, w.replay,
+		max(at.Last, min(at.Floor, w.replay-1)), max(minSpan, spanRows*int64(w.Limit)),
+		int64(min(max(alongBytes, w.MaxBytes/w.Limit), math.MaxInt32)), int64(w.Limit),
 	}
 	filter := ""
-	if len(r.Lanes) < r.AllLanes {
+	if len(w.Lanes) < w.AllLanes {
 		filter += fmt.Sprintf(" AND e.slot %% $%d::smallint = ANY ($%d::text::smallint[])", len(args)+1, len(args)+2)
-		args = append(args, int64(r.AllLanes), lanesLiteral(r.Lanes))
+		args = append(args, int64(w.AllLanes), lanesLiteral(w.Lanes))
 	}
-	if len(r.Topics) > 0 {
+	if len(w.Topics) > 0 {
 		filter += fmt.Sprintf(" AND e.topic LIKE ANY ($%d::text::text[])", len(args)+1)
-		args = append(args, topicsLiteral(r.Topics))
+		args = append(args, topicsLiteral(w.Topics))
 	}
-	statement := strings.NewReplacer("{filter}", filter, "{columns}", eventColumns, "{size}", eventSize).Replace(readSQL)
+	statement := strings.NewReplacer("{filter}", filter, "{columns}", readColumns, "{limit}", planLimit(w.Limit)).Replace(readSQL)
 	return query{complete(statement), args, w.scan}
 }
 
 func (w *window) scan(row scanner) error {
-	if err := row.Scan(append(w.row.dest(), &w.fits)...); err != nil {
+	if err := row.Scan(w.dest...); err != nil {
 		return err
 	}
 	switch {
 	case w.row.number == 0:
 		w.open.Target, w.lastValue, w.upto = w.row.id, w.row.createdAt, w.row.deliverAfter
-		return nil
-	case !w.fits:
-		w.cut = true
-		if len(w.events) > 0 {
-			return nil
-		}
+	case w.isLate:
+		w.late = append(w.late, w.row)
+	default:
+		w.rows = append(w.rows, w.row)
 	}
-	w.events = append(w.events, w.row.event(w.lanes))
 	return nil
 }
 
-// chunk says how far the window was read.
-func (w *window) chunk(limit int) outbox.Chunk {
-	c := outbox.Chunk{Events: w.events, Window: w.open, End: w.open, More: true}
+// cut merges the two lists and keeps what was asked for. It returns the numbers of rows
+// of which something is left out.
+func (w *window) cut() (large string) {
+	if len(w.late) > 0 {
+		w.rows = append(w.rows, w.late...)
+		slices.SortFunc(w.rows, func(a, b eventRow) int { return cmp.Compare(a.number, b.number) })
+	}
+	keep, bytes := 0, 0
+	var numbers arrayLiteral
+	for i := range w.rows {
+		r := &w.rows[i]
+		if bytes += r.size(); keep == w.Limit || keep > 0 && bytes > w.MaxBytes {
+			break
+		}
+		if r.leftOut != nil {
+			if w.large == nil {
+				w.large = map[int64]int{}
+			}
+			w.large[r.number] = i
+			numbers.addInt(r.number)
+		}
+		keep++
+	}
+	// As many as the limit: there may have been more.
+	w.isCut = keep > 0 && (keep < len(w.rows) || keep == w.Limit)
+	w.rows = w.rows[:keep]
+	if w.large == nil {
+		return ""
+	}
+	return numbers.String()
+}
+
+func (w *window) scanLarge(row scanner) error {
+	var r eventRow
+	if err := row.Scan(&r.number, &r.key, &r.payload, &r.headers); err != nil {
+		return err
+	}
+	if place, asked := w.large[r.number]; asked {
+		to := &w.rows[place]
+		to.key, to.payload, to.headers = r.key, r.payload, r.headers
+		delete(w.large, r.number)
+	}
+	return nil
+}
+
+// chunk says what was read, and how far.
+func (w *window) chunk() outbox.Chunk {
+	c := outbox.Chunk{Window: w.open, End: w.open, More: true}
+	if len(w.rows) > 0 {
+		c.Events = make([]outbox.Event, len(w.rows))
+	}
+	for i := range w.rows {
+		c.Events[i] = w.rows[i].event(w.AllLanes)
+	}
 	switch {
-	case w.cut || len(w.events) == limit:
-		c.End.Last = w.events[len(w.events)-1].Number
+	case w.isCut:
+		c.End.Last = w.rows[len(w.rows)-1].number
 	case w.upto != nil && *w.upto < w.lastValue:
 		c.End.Last = *w.upto
 	default:
 		// Behind a window that was opened before, others may have committed.
-		c.More = w.asked.Target != "" || w.merges
+		c.More = w.Position.Target != "" || w.merges
 		c.End = outbox.Position{Seen: w.open.Target, Floor: w.open.TargetFloor}
 		if w.idle() {
-			c.Window, c.End = w.asked, w.asked
+			c.Window, c.End = w.Position, w.Position
 		}
 	}
 	return c
@@ -181,7 +266,14 @@ func (w *window) chunk(limit int) outbox.Chunk {
 // idle: there was nothing to pass, so that nothing needs to be saved. Numbers above the
 // floor are something: the scan would begin with them each time.
 func (w *window) idle() bool {
-	return len(w.events) == 0 && w.asked.Target == "" && w.asked.Replay == 0 && !w.merges && w.lastValue <= w.asked.Floor
+	at := w.Position
+	return len(w.rows) == 0 && at.Target == "" && at.Replay == 0 && !w.merges && w.lastValue <= at.Floor
+}
+
+// planLimit is a limit that stands in a statement, one of few: the power of two that
+// is large enough.
+func planLimit(limit int) string {
+	return strconv.FormatUint(1<<bits.Len(uint(limit-1)), 10) //nolint:gosec // It is positive.
 }
 
 func lanesLiteral(lanes []int) string {
