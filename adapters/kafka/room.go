@@ -23,11 +23,16 @@ type rooms struct{ free sync.Pool }
 // must not occupy a large room while its handlers run.
 const minRoom = 64 << 10
 
+// maxSlack is how many times as large as its answer a used room may be. One that
+// held a single huge record would stay in use for good otherwise, by answers that
+// need a hundredth of it, and BufferBytes would bound nothing.
+const maxSlack = 4
+
 func (r *rooms) take(size int) *room {
 	if size < minRoom {
 		return &room{bytes: make([]byte, size)}
 	}
-	if used, ok := r.free.Get().(*room); ok && cap(used.bytes) >= size {
+	if used, ok := r.free.Get().(*room); ok && cap(used.bytes) >= size && cap(used.bytes)/maxSlack <= size {
 		used.bytes = used.bytes[:size]
 		return used
 	}

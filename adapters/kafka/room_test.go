@@ -20,6 +20,16 @@ func TestRoomIsTakenAgainOnlyWhenAllIsSettled(t *testing.T) {
 	if got := first.pieces.Load(); got != 0 {
 		t.Errorf("%d pieces are left", got)
 	}
+	arrays := make(map[*byte]bool)
+	const answers = 100
+	for range answers {
+		r := free.take(minRoom)
+		arrays[&r.bytes[0]] = true
+		r.hold(0)
+	}
+	if len(arrays) == answers { // with the race detector a pool loses some of what it gets
+		t.Errorf("%d answers came in as many arrays", answers)
+	}
 }
 
 // A small answer doesn't occupy a large room, and a large one gets all it needs.
@@ -33,6 +43,15 @@ func TestRoomFitsItsAnswer(t *testing.T) {
 	}
 	if large := free.take(3 * minRoom); len(large.bytes) != 3*minRoom {
 		t.Errorf("%d bytes, want %d", len(large.bytes), 3*minRoom)
+	}
+	huge := free.take(100 * minRoom)
+	huge.hold(0)
+	for range 10 {
+		after := free.take(minRoom)
+		if cap(after.bytes) > maxSlack*minRoom {
+			t.Fatalf("%d bytes lie in %d after a huge answer", len(after.bytes), cap(after.bytes))
+		}
+		after.hold(0)
 	}
 	small := free.take(10)
 	small.hold(1)
