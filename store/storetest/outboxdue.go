@@ -33,7 +33,7 @@ func dueRules[Tx any]() []outboxRule[Tx] {
 				}
 			}
 			// Looking changes nothing; what is done is not due any more.
-			f.wantDue(a, 100, "m-3", "m-1", "m-2", "m-0")
+			f.wantDue(a, 2, "m-3", "m-1")
 			a.save(nil, due.Asides)
 			due = f.wantDue(a, 100)
 			f.wantAbout(due.Next, 55*time.Minute)
@@ -68,6 +68,15 @@ func dueRules[Tx any]() []outboxRule[Tx] {
 			f.wantDue(a, 100, "j-1", "j-2", "k-1", "k-2", "k-3")
 			f.wantDue(a, 4, "j-1", "j-2", "k-1", "k-2")
 			f.wantDue(a, 1, "j-1")
+		}},
+		{"DelayedEventBringsNoneOfItsKeyAlong", func(f *outboxFixture[Tx]) {
+			a := f.start("a", parkingRegistration())
+			f.append(eventOf("k-1", "k"), eventOf("k-2", "k"), eventOf("delayed", "k"))
+			asides := asidesOf(a.read(), outbox.Behind, 0)
+			asides[0].State, asides[0].After = outbox.Retrying, time.Hour
+			asides[2].State = outbox.Delayed
+			a.save(asides, nil)
+			f.wantDue(a, 100, "delayed")
 		}},
 		{"LimitAndBytesBoundWhatIsDue", func(f *outboxFixture[Tx]) {
 			a := f.start("a", registration())
@@ -179,11 +188,15 @@ func outboxKeyRules[Tx any]() []outboxRule[Tx] {
 			f.wantDue(a, 100, "k-2")
 		}},
 		{"KeyOfADeadEventIsNotFreed", func(f *outboxFixture[Tx]) {
-			a, asides := f.parked("k-1", "k-2")
+			a, asides := f.parked("k-1", "k-2", "k-3")
 			asides[0].State = outbox.Dead
 			a.save(asides[:1], nil)
 			f.wantDue(a, 100)
-			f.wantStates(map[string]outbox.State{"k-1": outbox.Dead, "k-2": outbox.Behind})
+			f.wantStates(map[string]outbox.State{"k-1": outbox.Dead, "k-2": outbox.Behind, "k-3": outbox.Behind})
+			if settled := a.save(nil, asides[1:2]); len(settled.Freed) != 0 {
+				f.Errorf("freed is %q", settled.Freed)
+			}
+			f.wantStates(map[string]outbox.State{"k-1": outbox.Dead, "k-3": outbox.Behind})
 		}},
 		{"OtherKeysAreLeftAlone", func(f *outboxFixture[Tx]) {
 			a := f.start("a", parkingRegistration())

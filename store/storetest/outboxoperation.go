@@ -178,6 +178,14 @@ func operationRules[Tx any]() []outboxRule[Tx] {
 			if settled := a.settle(nil, nil); len(settled.Lost) != relayLanes {
 				f.Errorf("of the old owner's lanes, lost are %v", settled.Lost)
 			}
+			r := registration()
+			r.Lanes = 8
+			b := f.start("b", r)
+			for _, old := range a.lease.Lanes {
+				if got := b.lane(old.Lane).Epoch; got <= old.Epoch {
+					f.Errorf("lane %d has epoch %d, had %d", old.Lane, got, old.Epoch)
+				}
+			}
 		}},
 		{"RemovedRelayIsGoneWithAllItHas", func(f *outboxFixture[Tx]) {
 			other := registration()

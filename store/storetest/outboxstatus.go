@@ -89,6 +89,16 @@ func statusRules[Tx any]() []outboxRule[Tx] {
 					f.Errorf("lane %d has %d events of up to %v, counted to 3", lane.Lane, lane.Events, lane.Age)
 				}
 			}
+			a.settleLanes(a.progress(2), nil, nil)
+			for _, lane := range f.statusOf(relayName, 1000).Status {
+				want := 2 * perLane[lane.Lane]
+				if lane.Lane == 2 {
+					want = perLane[2]
+				}
+				if lane.Events != want {
+					f.Errorf("with lane 2 ahead, lane %d has %d events, want %d", lane.Lane, lane.Events, want)
+				}
+			}
 			a.save(nil, nil)
 			for _, lane := range f.statusOf(relayName, 1000).Status {
 				if lane.Events != perLane[lane.Lane] || lane.Age > time.Hour {
