@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,6 +181,46 @@ func TestCommitLostInTheNetworkIsUnknownAndTheNextClaimTells(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCommitGivenUpLeavesItsConnectionADeadline: pgx goes on reading from it, and a
+// deadline that is taken away again would let that last for ever.
+func TestCommitGivenUpLeavesItsConnectionADeadline(t *testing.T) {
+	t.Parallel()
+	_, admin := newDatabase(t)
+	w := newWire(t, &admin.Config().ConnConfig.Config)
+	var lifted atomic.Int32
+	pool := newPool(t, admin.Config().ConnString(), one, func(c *pgxpool.Config) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			conn, err := dial(ctx, network, w.Addr().String())
+			return liftedConn{conn, &lifted}, err
+		}
+	})
+	store := postgres.New(pool, postgres.WithCommitDeadline(time.Second))
+	verdictOf(t, store, "warm up")
+	if lifted.Swap(0) == 0 {
+		t.Error("no deadline of a commit that went well was lifted")
+	}
+	w.arm(silent)
+	wantIs(t, store.Atomic(t.Context(), claimsOf("a"), effectOf("a")), idempotency.ErrCommitUnknown)
+	if lifted.Load() != 0 {
+		t.Error("the deadline was lifted")
+	}
+}
+
+// liftedConn counts how often its deadline is lifted.
+type liftedConn struct {
+	net.Conn
+
+	lifted *atomic.Int32
+}
+
+func (c liftedConn) SetDeadline(at time.Time) error {
+	if at.IsZero() {
+		c.lifted.Add(1)
+	}
+	return c.Conn.SetDeadline(at)
 }
 
 // TestCommitThatHasBegunOutlivesItsContext: calling it off would only make its

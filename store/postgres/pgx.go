@@ -220,8 +220,9 @@ func (t *pgxTransaction) hasBegun() (hurried bool) {
 // which may open another in its place at once. Nothing else of it needs closing.
 func (t *pgxTransaction) sever() {
 	t.mu.Lock()
-	// Asked before the socket closes: the statement fails at once then.
-	running := t.use.busy()
+	// Asked before the socket closes: the statement fails at once then. Nothing but
+	// such a request bounds a claim that waits for another's.
+	running := !t.begun || t.use.busy()
 	if t.conn == nil {
 		running = false
 	} else {
@@ -344,7 +345,9 @@ func (t *pgxTransaction) finish(do func(context.Context) error) error {
 	socket := t.raw.PgConn().Conn()
 	_ = socket.SetDeadline(time.Now().Add(t.commitDeadline))
 	err := do(t.lasting)
-	_ = socket.SetDeadline(time.Time{})
+	if !t.raw.IsClosed() { // What pgx then waits for has a deadline of its own.
+		_ = socket.SetDeadline(time.Time{})
+	}
 	return err
 }
 
