@@ -182,15 +182,16 @@ func (b *batch[Tx]) unfit(m *Message, parked parkedKeys) Reason {
 // call runs the handler on a copy of one message: what the handler makes of it must
 // not reach another run, the dead letter or the fingerprint.
 func (in *Inbox[Tx]) call(ctx context.Context, t *transaction, tx Tx, m *Message) (err error) {
+	own := cloneMessage(m) // before a handler is entered, since from there on Process may return
 	if in.bulk != nil {
-		return in.callBulk(ctx, t, tx, m, []Message{cloneMessage(m)})
+		return in.callBulk(ctx, t, tx, m, []Message{own})
 	}
 	if err := t.enter(m); err != nil {
 		return err
 	}
 	err = errGoexit
 	defer t.leave(&err)
-	return in.handler(ctx, tx, cloneMessage(m))
+	return in.handler(ctx, tx, own)
 }
 
 // callBulk runs the bulk handler on copies of messages, of which first is the first.

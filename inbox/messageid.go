@@ -48,8 +48,9 @@ type Identity struct {
 
 	// Missing gives an ID to a message that has none, such as PositionID or a
 	// function of the payload. It must return the same ID on every redelivery,
-	// so never a random one, and leave what the message holds as it is. Nil, an empty result or a panic: the message is set
-	// aside with ReasonMissingID.
+	// so never a random one. The message is lent: Missing leaves what it holds as it
+	// is and keeps no part of its bytes, nor returns one in place of a copy. Nil, an
+	// empty result or a panic: the message is set aside with ReasonMissingID.
 	Missing func(Message) string
 }
 

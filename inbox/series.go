@@ -73,7 +73,7 @@ func (in *Inbox[Tx]) wait(ctx context.Context, w *watch, outcome <-chan error, s
 		if t := w.current.Load(); t != nil {
 			due, err := t.inspect(ctx, stop, in.handlerTimeout)
 			if err != nil {
-				in.report(ctx, Event{Kind: EventAbandoned, Message: t.abandoned.message, Count: 1, Duration: time.Since(t.began), Err: err})
+				in.report(ctx, Event{Kind: EventAbandoned, Message: *t.message, Count: 1, Duration: time.Since(t.began), Err: err})
 				return err
 			}
 			again = min(again, due)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/onceward/onceward/inbox"
 )
@@ -77,5 +78,35 @@ func TestHandlerAfterALateOneHasItsOwnTimeout(t *testing.T) {
 		if told != 100*time.Millisecond {
 			t.Errorf("the second handler was told after %v", told)
 		}
+	})
+}
+
+// What outlives the Process of an abandoned handler, its error and what the inbox
+// remembers, holds no bytes of the message, which was lent.
+func TestErrorOfAnAbandonedHandlerHoldsNoPayload(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := setup(t, inbox.HandlerTimeout(time.Second))
+		hang := make(chan struct{})
+		f.on = func(context.Context, *fakeTx, inbox.Message) error {
+			<-hang
+			return nil
+		}
+		var results []inbox.Result
+		payload := func() weak.Pointer[byte] {
+			ms := messages("a")
+			ms[0].Payload = make([]byte, 1<<20)
+			results = f.process(ms...)
+			return weak.Make(&ms[0].Payload[0])
+		}()
+		f.wantOutcomes(results, "failed")
+		close(hang)
+		synctest.Wait()
+		runtime.GC()
+		if payload.Value() != nil {
+			t.Error("the payload is still held")
+		}
+		runtime.KeepAlive(results)
+		runtime.KeepAlive(f)
 	})
 }

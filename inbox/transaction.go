@@ -77,7 +77,7 @@ func (t *transaction) inspect(ctx context.Context, stop context.CancelCauseFunc,
 	if due := t.told.Add(grace).Sub(now); due > 0 {
 		return due, nil
 	}
-	t.abandoned = &abandonedError{t.why, *t.message}
+	t.abandoned = &abandonedError{t.why}
 	stop(t.why)
 	return 0, t.abandoned
 }
@@ -151,11 +151,9 @@ func (t *transaction) finish() {
 	t.phase = committing
 }
 
-// abandonedError is the failure of a handler that was left behind.
-type abandonedError struct {
-	why     error
-	message Message
-}
+// abandonedError is the failure of a handler that was left behind. It outlives
+// Process, and so holds nothing of the message, which was lent.
+type abandonedError struct{ why error }
 
 func (e *abandonedError) Error() string {
 	return fmt.Sprintf("%v, and it did not return within %v of being told: its goroutine was left behind", e.why, grace)
