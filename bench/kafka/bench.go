@@ -27,6 +27,7 @@ const (
 	inboxTheirs   = "kafka.Reader by hand"
 	inboxInterval = "kafka.Reader by hand with CommitInterval"
 	inboxBatch    = "kafka.Reader by hand in batches of 100"
+	inboxBest     = "by hand in batches, with CommitInterval"
 )
 
 const (
@@ -91,6 +92,7 @@ func (b *bench) handling() []contest.Side {
 		b.withEffects(b.side(inboxTheirs, handleLead, handleLimit, byHand(0, 1))),
 		b.withEffects(b.side(inboxInterval, handleLead, handleLimit, byHand(readerCommitInterval, 1))),
 		b.withEffects(b.side(inboxBatch, handleLead, handleLimit, byHand(0, batchSize))),
+		b.withEffects(b.side(inboxBest, handleLead, handleLimit, byHand(readerCommitInterval, batchSize))),
 	}
 }
 

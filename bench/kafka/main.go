@@ -96,6 +96,7 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 	figures.Ratio("kafka-inbox", handling.Ratio(inboxOurs, inboxTheirs), targetInbox)
 	figures.OwnRatio("kafka-inbox-vs-interval", handling.Ratio(inboxOurs, inboxInterval), targetInbox)
 	figures.OwnRatio("kafka-inbox-vs-batch", handling.Ratio(inboxOurs, inboxBatch), targetSameBatch)
+	figures.OwnRatio("kafka-inbox-vs-batch-interval", handling.Ratio(inboxOurs, inboxBest), targetSameBatch)
 
 	for _, m := range []struct{ name, child string }{{"kafka-rss", childRead}, {"kafka-rss-inbox", childInbox}} {
 		peak, err := b.memory(ctx, m.child)
