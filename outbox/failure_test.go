@@ -248,6 +248,23 @@ func TestNextOfAParkedKeyMayFailAsWell(t *testing.T) {
 	})
 }
 
+// Calls that are too small for a whole line: while its first fails, the others are not sent.
+func TestLineOfAParkedKeyIsLongerThanACall(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		f.append("a1", "a2", "a3", "a4")
+		small := func(c *outbox.RelayConfig) { c.MaxAttempts, c.Batch, c.BackoffMax = 1000, 2, time.Second }
+		i := f.run(parkKey, small)
+		f.pass(time.Minute)
+		f.wantSent()
+		f.broker.set(nil)
+		f.pass(time.Minute)
+		f.wantSent("a1", "a2", "a3", "a4")
+		i.stop()
+		f.wantSaved(parkKey)
+	})
+}
+
 func TestParkedKeysAreKnownToTheNextOwner(t *testing.T) {
 	simulate(t, func(f *fixture) {
 		f.refuse(errRefused, "a1")

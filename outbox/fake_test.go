@@ -270,11 +270,11 @@ func (s *fakeStore) Read(ctx context.Context, r outbox.ReadRequest) (c outbox.Ch
 			if e.Number <= at.Last || e.commit == 0 || e.commit > target || !isNew {
 				continue
 			}
-			passed = true
 			lane := laneOf(e, r.AllLanes)
 			if !slices.Contains(r.Lanes, lane) {
 				continue
 			}
+			passed = true
 			if len(c.Events) == r.Limit || len(c.Events) > 0 && size+len(e.Payload) > r.MaxBytes {
 				c.More = true
 				break
@@ -368,7 +368,9 @@ func (s *fakeStore) Settle(ctx context.Context, settlement outbox.Settlement) (r
 			}
 		}
 		for _, a := range settlement.Aside {
-			if ours[a.Lane] {
+			known := r.aside[a.Number]
+			inLine := known != nil && (known.State == outbox.Retrying || known.State == outbox.Dead)
+			if ours[a.Lane] && !(a.State == outbox.Behind && inLine) {
 				r.aside[a.Number] = &fakeAside{a, time.Now().Add(a.After)}
 			}
 		}

@@ -3,19 +3,23 @@ package outbox
 import "time"
 
 // frontier is a position with its age, by which lanes that stand apart find
-// out who is ahead. Snapshots are counted as their windows are opened: age is that of
-// Seen, target that of Target, 0 if no window is open or nobody of this process opened it.
+// out who is ahead. Snapshots are counted as their windows are opened by this instance:
+// age is that of Seen, target that of Target.
 type frontier struct {
 	Position
 
 	age, target uint64
+	// foreign: found in the store. All that is known of Seen is that windows
+	// opened since, those above age, are later. The same is true of Target if it
+	// is of that age.
+	foreign bool
 }
 
 // open: in the midst of a window.
 func (f *frontier) open() bool { return f.Target != "" }
 
 // meeting: others can read up to here.
-func (f *frontier) meeting() bool { return !f.open() && f.Replay == 0 }
+func (f *frontier) meeting() bool { return !f.open() && !f.foreign && f.Replay == 0 }
 
 // behind reports whether all that is handled in f is handled in other as well;
 // other is not f.
@@ -97,8 +101,8 @@ type unsaved struct {
 	notices []Notice
 }
 
-func newLane(owned OwnedLane) *lane {
-	at := frontier{Position: owned.Position}
+func newLane(owned OwnedLane, windows uint64) *lane {
+	at := frontier{Position: owned.Position, age: windows, target: windows, foreign: true}
 	return &lane{number: owned.Lane, epoch: owned.Epoch, saved: owned.Position, done: at, read: at, look: true}
 }
 

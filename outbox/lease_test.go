@@ -241,28 +241,59 @@ func TestRunRefusesAtOnce(t *testing.T) {
 // A lease that was computed before lanes were released must not bring them back.
 func TestLateAnswerOfLeaseDoesNotBringLanesBack(t *testing.T) {
 	simulate(t, func(f *fixture) {
+		f.broker.whole = func(ctx context.Context, events []outbox.Event) []error {
+			pause(ctx, 5*time.Second) // so that lanes are drained while an answer is under way
+			for _, e := range events {
+				f.broker.take(e)
+			}
+			return make([]error, len(events))
+		}
 		first := f.run()
 		f.pass(time.Second)
-		var late atomic.Bool
-		late.Store(true)
 		f.store.faults(nil, func(ctx context.Context, statement string) error {
-			if statement == "Lease" && late.Load() {
+			if statement == "Lease" {
 				pause(ctx, 3*time.Second)
 			}
 			return nil
 		})
 		second := f.run()
-		f.pass(30 * time.Second)
-		f.wantOwned(2, 2)
-		for n := range 30 {
+		for n := range 120 {
 			f.append(fmt.Sprintf("a%d", n), fmt.Sprintf("b%d", n), fmt.Sprintf("c%d", n), fmt.Sprintf("d%d", n))
-			f.pass(time.Second)
+			f.pass(500 * time.Millisecond)
 		}
-		if got := f.broker.ids(); len(got) != 120 {
-			f.Errorf("%d were sent, want 120", len(got))
+		f.pass(20 * time.Second)
+		f.wantOwned(2, 2)
+		if got := f.broker.ids(); len(got) != 480 {
+			f.Errorf("%d were sent, want 480", len(got))
 		}
-		late.Store(false)
 		first.stop()
 		second.stop()
+	})
+}
+
+// An instance that loses a lane and takes it again waits for what it sent before.
+func TestLaneHasOneCallAtATimeEvenWhenTakenAgain(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		release := make(chan struct{})
+		f.broker.on = func(context.Context, outbox.Event) error {
+			<-release
+			return nil
+		}
+		f.append("a1", "a2")
+		i := f.run(blockLane)
+		f.pass(time.Second)
+		if err := f.store.operate(f.Context(), "Change", "events", func(*fakeRelay) {}); err != nil {
+			f.Fatal(err)
+		}
+		f.pass(10 * time.Second)
+		f.wantNotices(outbox.NoticeTaken, 2)
+		if len(f.broker.calls) != 1 {
+			f.Errorf("calls %q", f.broker.calls)
+		}
+		close(release)
+		f.pass(time.Second)
+		f.wantSent("a1", "a2", "a1", "a2") // The first call's outcome was nobody's.
+		i.stop()
+		f.wantSaved(blockLane)
 	})
 }

@@ -161,7 +161,7 @@ func (in *instance) takeLease(r leaseResult) error {
 			in.drop(l)
 			lost = append(lost, owned.Lane)
 		}
-		in.own(newLane(owned))
+		in.own(newLane(owned, in.windows))
 		taken = append(taken, owned.Lane)
 	}
 	for _, l := range slices.Clone(in.owned) {

@@ -74,7 +74,9 @@ func (in *instance) read(now time.Time) bool {
 	numbers := make([]int, len(group))
 	for i, l := range group {
 		numbers[i] = l.number
-		at.age, at.target = max(at.age, l.read.age), max(at.target, l.read.target)
+		if at.foreign && (!l.read.foreign || l.read.age < at.age) {
+			at = l.read // It knows more of the same position.
+		}
 	}
 	request := ReadRequest{
 		Relay: in.Name, Lanes: numbers, AllLanes: in.Lanes, Topics: in.Topics,
@@ -98,14 +100,17 @@ func (in *instance) read(now time.Time) bool {
 	}) {
 		return true
 	}
-	end := frontier{Position: result.End, age: at.age, target: target}
-	if !end.open() {
-		end.age, end.target = target, 0
-		if until != nil && !result.More {
-			end.Position = until.Position // There was nothing to pass up to there.
-		}
+	window, end := at, at
+	window.Position, window.target = result.Window, target
+	end.Position, end.target = result.End, target
+	switch {
+	case until != nil && !result.More:
+		end = *until // also if there was nothing to pass up to there
+	case result.End == at.Position:
+		end = at // Its snapshot is no newer than it was.
+	case !end.open():
+		end = frontier{Position: result.End, age: target, foreign: at.foreign && target == at.age}
 	}
-	window := frontier{Position: result.Window, age: at.age, target: target}
 	more := result.More || until != nil
 	in.enqueue(group, result.Events, window, end)
 	for _, l := range group {

@@ -7,7 +7,8 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// putAsideSQL sets events aside, or changes them, by the index aside_pkey.
+// putAsideSQL sets events aside, or changes them, by the index aside_pkey. What others
+// are behind does not become behind itself: the relay may read it again.
 const putAsideSQL = `
 INSERT INTO {schema}.aside AS a (relay, number, lane, state, key_hash, due_at, attempts, error)
 SELECT $1::text, n.number, n.lane, n.state, NULLIF(n.key_hash, ''),
@@ -19,7 +20,8 @@ FROM pg_catalog.json_to_recordset($2::text::json) AS n
 ORDER BY n.number
 ON CONFLICT (relay, number) DO UPDATE SET
 	lane = EXCLUDED.lane, state = EXCLUDED.state, key_hash = EXCLUDED.key_hash, due_at = EXCLUDED.due_at,
-	attempts = EXCLUDED.attempts, error = EXCLUDED.error`
+	attempts = EXCLUDED.attempts, error = EXCLUDED.error
+WHERE EXCLUDED.state <> 'behind' OR a.state NOT IN ('retrying', 'dead')`
 
 // asideDocument is an element of the argument of putAsideSQL.
 type asideDocument struct {
