@@ -121,8 +121,15 @@ func (r reporter) report(ctx context.Context, event inbox.Event) {
 	if event.Err != nil {
 		attrs = append(attrs, slog.String("error", event.Err.Error()))
 	}
-	r.log.LogAttrs(ctx, event.Level, string(event.Kind), attrs...)
+	r.write(ctx, event.Level, string(event.Kind), attrs...)
 	r.tell(ctx, event)
+}
+
+// write logs a line. A logger that panics, as the user's may, must not end a
+// consumer either; only the hook is left to tell of what it did not log.
+func (r reporter) write(ctx context.Context, level slog.Level, line string, attrs ...slog.Attr) {
+	defer func() { _ = recover() }()
+	r.log.LogAttrs(ctx, level, line, attrs...)
 }
 
 // tell calls the user's hook. Its panic must not end a consumer, so it is
@@ -133,7 +140,7 @@ func (r reporter) tell(ctx context.Context, event inbox.Event) {
 	}
 	defer func() {
 		if value := recover(); value != nil {
-			r.log.LogAttrs(ctx, slog.LevelError, "kafka: OnEvent panicked", slog.String("group", r.group),
+			r.write(ctx, slog.LevelError, "kafka: OnEvent panicked", slog.String("group", r.group),
 				slog.String("event", string(event.Kind)), slog.Any("panic", value), slog.String("stack", string(debug.Stack())))
 		}
 	}()

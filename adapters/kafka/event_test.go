@@ -29,3 +29,24 @@ func TestPanicOfAHookIsLoggedAndEndsNothing(t *testing.T) {
 		t.Errorf("logged %q", got)
 	}
 }
+
+// A logger that panics keeps the event from nobody else.
+func TestPanicOfALoggerEndsNothing(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	r := reporter{group: "billing", log: slog.New(panickingHandler{}), hook: func(context.Context, inbox.Event) {
+		calls++
+		panic("no metrics today")
+	}}
+	for range 2 {
+		r.report(t.Context(), inbox.Event{Kind: EventStalled, Count: 1})
+	}
+	if calls != 2 {
+		t.Errorf("the hook was called %d times", calls)
+	}
+}
+
+type panickingHandler struct{ slog.Handler }
+
+func (panickingHandler) Enabled(context.Context, slog.Level) bool  { return true }
+func (panickingHandler) Handle(context.Context, slog.Record) error { panic("no log today") }
