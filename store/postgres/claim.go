@@ -175,7 +175,8 @@ func (set *claimSet) verdicts() []idempotency.Verdict {
 // Setting lock_timeout and putting it back costs the server a sixth of a transaction
 // with one claim, though hardly any claim waits. So where the transport can hurry a
 // statement, the first try goes without. Only if it takes too long a second one tells
-// whether the claim is held, at once: it has been waited for.
+// whether the claim is held, almost at once: it has been waited for, but the server may
+// still be rolling back our own first try.
 func (d *Database[Tx]) claim(set *claimSet) opening {
 	if len(set.claims) == 0 {
 		return opening{}
@@ -190,7 +191,7 @@ func (d *Database[Tx]) claim(set *claimSet) opening {
 	}
 	return opening{plain, func() query {
 		set.forget()
-		return d.boundedClaim(set, args, "1ms")
+		return d.boundedClaim(set, args, "50ms")
 	}}
 }
 

@@ -36,6 +36,11 @@ func WithSchema(name string) Option {
 // than most handlers run, shorter than brokers' patience. At least a millisecond.
 // A batch whose claims are held by several transactions waits for them one after
 // the other, for each so long.
+//
+// Through pgx a claim that takes longer, whatever the reason, costs its connection: the
+// server is asked to cancel it, and another connection finds out why. So stay well
+// above the slowest statement of a healthy server; where requests to cancel do not arrive, as
+// behind some poolers and firewalls, the wait is only bounded by the context.
 func WithClaimWait(wait time.Duration) Option {
 	return func(s *settings) { s.claimWait = wait }
 }
