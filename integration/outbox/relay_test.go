@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/onceward/onceward/integration/stack"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -28,16 +27,19 @@ func relayConfig(t testing.TB, random *rand.Rand) outbox.RelayConfig {
 // and one of another for some. Instances leave and join; nobody dies.
 func TestRelaysPublishEveryCommittedEventOnceInTheOrderOfItsKey(t *testing.T) {
 	t.Parallel()
-	server := stack.NewPostgres(t, "max_prepared_transactions=60")
 	for n := range schedules {
 		t.Run(fmt.Sprintf("schedule %d", n+1), func(t *testing.T) {
 			t.Parallel()
+			server := newCluster(t)
 			random := newRandom(seed(t))
 			url := server.Database()
 			admin := newDatabase(t, url)
 			execute(t, admin, sleepyTrigger)
-			stop := elsewhere(t, server.Database(), random)
-			defer stop()
+			crowd := crowds[n%len(crowds)]
+			if crowd.elsewhere {
+				stop := elsewhere(t, server.Database(), random)
+				defer stop()
+			}
 			w := newWriters(t, url)
 			commit := w.hold()
 
@@ -49,7 +51,7 @@ func TestRelaysPublishEveryCommittedEventOnceInTheOrderOfItsKey(t *testing.T) {
 			others := []*instance{startRelay(store, all, config), startRelay(store, some, filtered)}
 			comers := startRelay(store, all, config)
 			var load sync.WaitGroup
-			load.Go(func() { w.run(t.Context(), random, 8, 30) })
+			load.Go(func() { w.run(t.Context(), random, crowd.writers, crowd.transactions) })
 			for range 4 {
 				before := all.journal.distinct()
 				eventually(t, "some more events", func() bool { return all.journal.distinct() > before })
@@ -98,10 +100,10 @@ const blows = 9
 // lease is over and others have published on.
 func TestDyingAndFrozenRelaysCauseCopiesOnly(t *testing.T) {
 	t.Parallel()
-	server := stack.NewPostgres(t, "max_prepared_transactions=60")
 	for n := range schedules {
 		t.Run(fmt.Sprintf("schedule %d", n+1), func(t *testing.T) {
 			t.Parallel()
+			server := newCluster(t)
 			random := newRandom(seed(t))
 			url := server.Database()
 			admin := newDatabase(t, url)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/onceward/integration/stack"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -21,10 +20,10 @@ const schedules = 3
 // writers that do everything which makes numbers, xids and commits disagree. Two readers share the lanes.
 func TestEveryCommittedEventIsReadOnceInTheOrderOfItsKey(t *testing.T) {
 	t.Parallel()
-	server := stack.NewPostgres(t, "max_prepared_transactions=60")
 	for n := range schedules {
 		t.Run(fmt.Sprintf("schedule %d", n+1), func(t *testing.T) {
 			t.Parallel()
+			server := newCluster(t)
 			random := newRandom(seed(t))
 			url := server.Database()
 			admin := newDatabase(t, url)
@@ -35,8 +34,11 @@ func TestEveryCommittedEventIsReadOnceInTheOrderOfItsKey(t *testing.T) {
 				t.Fatalf("register: %v", err)
 			}
 
-			stop := elsewhere(t, server.Database(), random)
-			defer stop()
+			crowd := crowds[n%len(crowds)]
+			if crowd.elsewhere {
+				stop := elsewhere(t, server.Database(), random)
+				defer stop()
+			}
 			w := newWriters(t, url)
 			commit := w.hold()
 			read := newJournal()
@@ -48,7 +50,7 @@ func TestEveryCommittedEventIsReadOnceInTheOrderOfItsKey(t *testing.T) {
 				readers.Go(func() { r.run(ctx) })
 			}
 
-			w.run(t.Context(), random, 8, 30)
+			w.run(t.Context(), random, crowd.writers, crowd.transactions)
 			others := readLedger(t, admin)
 			read.await(t, "everything but what a transaction holds back", others)
 			if read.has(eventID(heldKey, 1)) {
@@ -99,15 +101,20 @@ func newReader(t testing.TB, store outbox.RelayStore, name string, of outbox.Reg
 	}
 }
 
+// run reads until ctx ends, and leaves with everything saved.
 func (r *reader) run(ctx context.Context) {
+	background := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
-		if _, err := r.round(ctx); err != nil && ctx.Err() == nil {
+		if _, err := r.round(background); err != nil {
 			r.t.Errorf("%s: %v", r.name, err)
 			return
 		}
 		pause(ctx, time.Duration(r.random.Int64N(int64(3*time.Millisecond))))
 	}
-	if err := r.store.Leave(context.WithoutCancel(ctx), r.relay, r.name); err != nil {
+	if err := r.save(background, len(r.owned)); err != nil {
+		r.t.Errorf("%s: %v", r.name, err)
+	}
+	if err := r.store.Leave(background, r.relay, r.name); err != nil {
 		r.t.Errorf("%s leaves: %v", r.name, err)
 	}
 }
@@ -126,18 +133,17 @@ func (r *reader) runToTheEnd(ctx context.Context) {
 	}
 }
 
-// round leases the lanes and reads once for each position.
+// round reads once for each position. Now and then it saves what it did, and leases the lanes: seldom, since each write
+// makes the next snapshot a fresh one.
 func (r *reader) round(ctx context.Context) (events int, err error) {
-	lease, err := r.store.Lease(ctx, r.relay, r.name, readerLease)
-	if err != nil {
-		return 0, fmt.Errorf("lease: %w", err)
+	if len(r.owned) == 0 || r.random.IntN(12) == 0 {
+		if err := r.takeLanes(ctx); err != nil {
+			return 0, err
+		}
 	}
-	r.owned = lease.Lanes
-	if err := r.releaseOver(ctx, lease.Share); err != nil {
-		return 0, err
-	}
-	groups := map[outbox.Position][]outbox.OwnedLane{}
-	for _, lane := range r.owned {
+	groups := map[outbox.Position][]*outbox.OwnedLane{}
+	for i := range r.owned {
+		lane := &r.owned[i]
 		groups[lane.Position] = append(groups[lane.Position], lane)
 	}
 	for position, lanes := range groups {
@@ -150,16 +156,27 @@ func (r *reader) round(ctx context.Context) (events int, err error) {
 	return events, nil
 }
 
-func (r *reader) releaseOver(ctx context.Context, share int) error {
-	if len(r.owned) <= share {
-		return nil
+// takeLanes saves everything, leases, and releases what is above the share.
+func (r *reader) takeLanes(ctx context.Context) error {
+	if err := r.save(ctx, len(r.owned)); err != nil {
+		return err
 	}
-	var released []outbox.LaneProgress
-	for _, lane := range r.owned[share:] {
-		released = append(released, outbox.LaneProgress{OwnedLane: lane, Release: true})
+	lease, err := r.store.Lease(ctx, r.relay, r.name, readerLease)
+	if err != nil {
+		return fmt.Errorf("lease: %w", err)
 	}
-	r.owned = r.owned[:share]
-	return r.settle(ctx, released)
+	r.owned = lease.Lanes
+	return r.save(ctx, lease.Share)
+}
+
+// save settles all lanes, and releases those above a share.
+func (r *reader) save(ctx context.Context, share int) error {
+	var progress []outbox.LaneProgress
+	for i, lane := range r.owned {
+		progress = append(progress, outbox.LaneProgress{OwnedLane: lane, Release: i >= share})
+	}
+	r.owned = r.owned[:min(share, len(r.owned))]
+	return r.settle(ctx, progress)
 }
 
 func (r *reader) settle(ctx context.Context, lanes []outbox.LaneProgress) error {
@@ -174,7 +191,7 @@ func (r *reader) settle(ctx context.Context, lanes []outbox.LaneProgress) error 
 }
 
 // read reads one chunk of lanes that stand at one position.
-func (r *reader) read(ctx context.Context, position outbox.Position, lanes []outbox.OwnedLane) (int, error) {
+func (r *reader) read(ctx context.Context, position outbox.Position, lanes []*outbox.OwnedLane) (int, error) {
 	request := outbox.ReadRequest{
 		Relay: r.relay, AllLanes: r.lanes, Position: position, Until: r.until(position),
 		Limit: 1 + r.random.IntN(5), MaxBytes: 1 << r.random.IntN(12),
@@ -206,16 +223,11 @@ func (r *reader) read(ctx context.Context, position outbox.Position, lanes []out
 		r.ends = append(r.ends, end)
 	}
 	// Each lane stands where its own part ends: those without an event in what is left out are behind all of it.
-	var progress []outbox.LaneProgress
 	for _, lane := range lanes {
 		lane.Position = chunk.End
 		if slices.ContainsFunc(chunk.Events[len(handled):], func(e outbox.Event) bool { return e.Lane == lane.Lane }) {
 			lane.Position = end
 		}
-		progress = append(progress, outbox.LaneProgress{OwnedLane: lane})
-	}
-	if err := r.settle(ctx, progress); err != nil {
-		return 0, err
 	}
 	for _, e := range chunk.Events {
 		if !slices.Contains(request.Lanes, e.Lane) {

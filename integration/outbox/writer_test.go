@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/integration/stack"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -64,6 +65,19 @@ func newWriters(t testing.TB, url string) *writers {
 	w := &writers{t: t, pool: pool, events: outbox.New(postgres.New(pool))}
 	execute(t, pool, `INSERT INTO tally SELECT 'k' || lpad(n::text, 2, '0'), 0 FROM generate_series(0, $1::int - 1) n ON CONFLICT DO NOTHING`, keys)
 	return w
+}
+
+// crowds are who writes in a schedule. In a cluster where somebody always commits, snapshots are fresh by luck: what is wrong with an
+// old one shows among few writers only.
+var crowds = []struct {
+	writers, transactions int
+	elsewhere             bool
+}{{8, 30, true}, {2, 100, false}, {3, 70, false}}
+
+// newCluster starts a server for one schedule.
+func newCluster(t testing.TB) *stack.PostgresServer {
+	t.Helper()
+	return stack.NewPostgres(t, "max_prepared_transactions=60")
 }
 
 // run has n goroutines carry out random transactions until each has done so many, or ctx ends.
