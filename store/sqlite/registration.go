@@ -90,8 +90,8 @@ func registered(ctx context.Context, q querier, r outbox.Registration) (bool, er
 		differ("Retention", recorded.Retention, r.Retention)
 	}
 	if len(differs) > 0 {
-		return false, fmt.Errorf("sqlite: register relay %q: %w: %s: give the same to all instances, use another name, "+
-			"or change it with an operator", r.Relay, outbox.ErrSettings, strings.Join(differs, "; "))
+		return false, fmt.Errorf("sqlite: register relay %q: %w: %s: start all instances with what is recorded, "+
+			"or stop them all and change what is recorded (docs/outbox.md, Acting)", r.Relay, outbox.ErrSettings, strings.Join(differs, "; "))
 	}
 	return true, nil
 }
