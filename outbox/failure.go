@@ -59,15 +59,15 @@ func (f *failures) take(e *Event, v verdict) {
 	case isBehind: // whatever the verdict is: it must not overtake
 		handled = setAside && f.in.Policy == ParkKey
 		if handled && f.aside.State != Behind {
-			f.in.putBehind(f.lane, e, e.keyHash())
+			f.in.putBehind(f.lane, e, f.keyHash(e))
 		}
 	case v.kind == unavailable, v.kind == behind: // Behind nothing: going on at once would be a busy loop.
 		f.outage = v.err
 	case v.kind == permanent:
-		f.in.die(f.lane, e, e.Attempts, v.err)
+		f.in.die(f.lane, e, f.keyHash(e), e.Attempts, v.err)
 		handled = true
 	default:
-		f.in.fail(f.lane, e, f.aside.State == Delayed, v.err)
+		f.in.fail(f.lane, e, f.keyHash(e), f.aside.State == Delayed, v.err)
 		handled = true
 	}
 	if !isBehind && e.Key != nil {
@@ -84,8 +84,17 @@ func (f *failures) take(e *Event, v verdict) {
 	}
 }
 
+// keyHash is that of the event at hand. One that was set aside keeps it, whatever its
+// row in the log says now: others are behind it.
+func (f *failures) keyHash(e *Event) string {
+	if f.aside.State != "" {
+		return f.aside.KeyHash
+	}
+	return e.keyHash()
+}
+
 // passHandled moves a lane's position behind what is handled without a gap, and
-// remembers what is handled behind the gap. The rest is read again.
+// remembers what is handled behind the gap.
 func (in *instance) passHandled(l *lane, unhandled map[int64]struct{}) {
 	sent := l.take()
 	if len(unhandled) == 0 {
@@ -109,7 +118,7 @@ func (in *instance) passHandled(l *lane, unhandled map[int64]struct{}) {
 		l.consume(prefix, in.dropped)
 		l.unsaved.events = true
 	}
-	if len(unhandled) > 0 || l.blocked(in.Policy) {
-		l.rewind(in.dropped)
+	if l.blocked() {
+		l.rewind(in.dropped) // It would fill the memory while it waits.
 	}
 }

@@ -79,17 +79,20 @@ func TestPausedLaneRemembersWhatWasAcknowledged(t *testing.T) {
 
 func TestDeadlineOfACallIsAnOutage(t *testing.T) {
 	simulate(t, func(f *fixture) {
-		f.broker.set(func(ctx context.Context, _ outbox.Event) error {
+		f.broker.set(func(ctx context.Context, e outbox.Event) error {
 			<-ctx.Done()
+			if e.ID == "a1" {
+				return errors.New("i/o timeout") // Whatever it says, nobody knows.
+			}
 			return fmt.Errorf("write: %w", ctx.Err())
 		})
-		f.append("a1")
+		f.append("a1", "b1")
 		i := f.run(func(c *outbox.RelayConfig) { c.MaxAttempts, c.PublishTimeout = 1, time.Second })
 		f.pass(10 * time.Second)
 		f.wantStates(map[string]outbox.State{})
 		f.broker.set(nil)
 		f.pass(time.Minute)
-		f.wantSent("a1")
+		f.wantSent("a1", "b1")
 		i.stop()
 	})
 }
@@ -263,6 +266,36 @@ func TestLineOfAParkedKeyIsLongerThanACall(t *testing.T) {
 		i.stop()
 		f.wantSaved(parkKey)
 	})
+}
+
+// A dead letter was mended in the log, and is refused once more: it still has its place in the line.
+func TestEventWithAnotherTopicKeepsItsPlace(t *testing.T) {
+	for name, refused := range map[string]error{"dead at once": outbox.ErrPermanent, "dead after attempts": errRefused} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.refuse(refused, "a1")
+				f.append("a1", "a2")
+				i := f.run(parkKey)
+				f.pass(10 * time.Minute)
+				f.store.mend(1, "orders.eu")
+				for range 2 {
+					f.wantStates(map[string]outbox.State{"a1": outbox.Dead, "a2": outbox.Behind})
+					if _, err := f.store.Redrive(f.Context(), "events", outbox.Filter{}); err != nil {
+						f.Fatal(err)
+					}
+					f.pass(10 * time.Minute)
+				}
+				f.broker.set(nil)
+				if _, err := f.store.Redrive(f.Context(), "events", outbox.Filter{}); err != nil {
+					f.Fatal(err)
+				}
+				f.pass(time.Minute)
+				f.wantSent("a1", "a2")
+				i.stop()
+				f.wantSaved(parkKey)
+			})
+		})
+	}
 }
 
 func TestParkedKeysAreKnownToTheNextOwner(t *testing.T) {

@@ -29,6 +29,7 @@ type fakeStore struct {
 	// Before is called at the beginning of each statement, after at its end;
 	// what they return is the statement's error. Both may block.
 	before, after func(ctx context.Context, statement string) error
+	faulty        bool
 
 	statements  map[string]int
 	settlements []outbox.Settlement
@@ -96,7 +97,7 @@ func (s *fakeStore) statement(ctx context.Context, name string, run func() error
 func (s *fakeStore) faults(before, after func(ctx context.Context, statement string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.before, s.after = before, after
+	s.before, s.after, s.faulty = before, after, true
 }
 
 func (s *fakeStore) Begin() *fakeTx { return &fakeTx{} }
@@ -370,7 +371,7 @@ func (s *fakeStore) Settle(ctx context.Context, settlement outbox.Settlement) (r
 		for _, a := range settlement.Aside {
 			known := r.aside[a.Number]
 			inLine := known != nil && (known.State == outbox.Retrying || known.State == outbox.Dead)
-			if ours[a.Lane] && !(a.State == outbox.Behind && inLine) {
+			if ours[a.Lane] && (a.State != outbox.Behind || !inLine) {
 				r.aside[a.Number] = &fakeAside{a, time.Now().Add(a.After)}
 			}
 		}
@@ -489,6 +490,13 @@ func (s *fakeStore) Remove(ctx context.Context, relay string) error {
 		delete(s.relays, relay)
 		return nil
 	})
+}
+
+// mend changes an event in the log, as an operator may.
+func (s *fakeStore) mend(number int64, topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log[number-1].Topic = topic
 }
 
 // states are the states of what is set aside, by ID.

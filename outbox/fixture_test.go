@@ -183,6 +183,9 @@ func (i *instance) stop() {
 	if err := <-i.ended; err != nil {
 		i.f.Fatalf("Run returned %v", err)
 	}
+	if outages := i.f.noticesOf(outbox.NoticeOutage); len(outages) > 0 && !i.f.store.faulty {
+		i.f.Errorf("a store without faults was out: %v", outages[0].Err)
+	}
 }
 
 func (i *instance) wantEnd(want error) {

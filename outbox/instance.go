@@ -177,7 +177,7 @@ func (in *instance) next(now time.Time) time.Time {
 			}
 		}
 	}
-	_, _, room := in.room()
+	room := in.room()
 	for _, c := range in.stripes {
 		if c == nil {
 			continue

@@ -68,8 +68,6 @@ type lane struct {
 	// look: there may be something to read.
 	look      bool
 	releasing bool
-	// stalled: its call takes so long that nothing is read ahead.
-	stalled bool
 
 	// waiting until resumeAt: its destination is unavailable.
 	waiting     bool
@@ -79,10 +77,12 @@ type lane struct {
 
 	// handled are numbers behind done that are handled. Nil while there are none,
 	// like all of these.
-	handled  map[int64]struct{}
+	handled map[int64]struct{}
+	skipped map[int64]Aside
+	// retrying hold up the lane (BlockLane), parked are KeyHashes that hold up
+	// their keys (ParkKey).
 	retrying map[int64]struct{}
-	skipped  map[int64]Aside
-	parked   map[string]struct{} // KeyHashes
+	parked   map[string]struct{}
 
 	unsaved unsaved
 }
@@ -106,12 +106,12 @@ func newLane(owned OwnedLane, windows uint64) *lane {
 	return &lane{number: owned.Lane, epoch: owned.Epoch, saved: owned.Position, done: at, read: at, look: true}
 }
 
-// blocked: an event of it is retrying, and the policy has the lane wait.
-func (l *lane) blocked(policy Policy) bool { return policy == BlockLane && len(l.retrying) > 0 }
+// blocked: it waits for an event of it that is retrying.
+func (l *lane) blocked() bool { return len(l.retrying) > 0 }
 
 // plain: nothing is known of single events or keys, so they need no look.
 func (l *lane) plain() bool {
-	return len(l.handled) == 0 && len(l.retrying) == 0 && len(l.skipped) == 0 && len(l.parked) == 0
+	return len(l.handled) == 0 && len(l.skipped) == 0 && len(l.parked) == 0
 }
 
 // enqueue adds what was read.
@@ -214,13 +214,15 @@ func (l *lane) remember(number int64) {
 	l.handled[number] = struct{}{}
 }
 
-func (l *lane) retry(number int64) {
+// block has the lane wait for an event.
+func (l *lane) block(number int64) {
 	if l.retrying == nil {
 		l.retrying = map[int64]struct{}{}
 	}
 	l.retrying[number] = struct{}{}
 }
 
+// park has later events of a key wait.
 func (l *lane) park(hash string) {
 	if l.parked == nil {
 		l.parked = map[string]struct{}{}
@@ -236,18 +238,18 @@ func (l *lane) hasParked(hash string) bool {
 // keeps takes in what the store holds of the lane.
 func (l *lane) keeps(aside []Aside, policy Policy) {
 	for _, a := range aside {
-		switch a.State {
-		case Skipped:
+		switch {
+		case a.State == Skipped:
 			if l.skipped == nil {
 				l.skipped = map[int64]Aside{}
 			}
 			l.skipped[a.Number] = a
-		case Retrying:
-			l.retry(a.Number)
-		case Delayed, Behind, Dead:
-		}
-		if policy == ParkKey && a.KeyHash != "" && a.State != Skipped && a.State != Delayed {
-			l.park(a.KeyHash)
+		case policy == ParkKey:
+			if a.KeyHash != "" {
+				l.park(a.KeyHash)
+			}
+		case a.State == Retrying:
+			l.block(a.Number)
 		}
 	}
 	l.prepared = true

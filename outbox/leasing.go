@@ -179,7 +179,8 @@ func (in *instance) takeLease(r leaseResult) error {
 	return nil
 }
 
-// own adds a lane, to the stripe that has the fewest.
+// own adds a lane, to the stripe that has the fewest, or to that of a call which still
+// has events of the lane from before it was lost.
 func (in *instance) own(l *lane) {
 	var counts [stripes]int
 	for _, other := range in.owned {
@@ -187,6 +188,11 @@ func (in *instance) own(l *lane) {
 	}
 	for s, n := range counts {
 		if n < counts[l.stripe] {
+			l.stripe = s
+		}
+	}
+	for s, c := range in.stripes {
+		if c != nil && slices.ContainsFunc(c.runs, func(r run) bool { return r.lane.number == l.number }) {
 			l.stripe = s
 		}
 	}
@@ -221,7 +227,6 @@ func (in *instance) shed(share int) {
 		for i := len(in.owned) - 1; i >= 0 && surplus > 0; i-- {
 			if l := in.owned[i]; in.busy[l.number] != idle {
 				l.releasing = true
-				in.forget(l)
 				surplus--
 			}
 		}

@@ -14,11 +14,8 @@ func (in *instance) publishable(l *lane, e *Event, readAt, now time.Time) bool {
 		in.gone(l, aside, &Notice{Kind: NoticeSkipped}, e)
 		return false
 	}
-	if _, ok := l.retrying[e.Number]; ok {
-		return false // It was set aside before a crash that the position did not survive.
-	}
 	if e.Invalid != nil {
-		in.die(l, e, e.Attempts, e.Invalid)
+		in.die(l, e, e.keyHash(), e.Attempts, e.Invalid)
 		return false
 	}
 	if e.Waits > 0 {
@@ -39,12 +36,12 @@ func (in *instance) publishable(l *lane, e *Event, readAt, now time.Time) bool {
 // duePublishable sorts an event that was set aside and is due.
 func (in *instance) duePublishable(l *lane, d *dueEvent) bool {
 	if d.Invalid != nil {
-		in.die(l, &d.Event, d.Attempts, d.Invalid)
+		in.die(l, &d.Event, d.aside.KeyHash, d.Attempts, d.Invalid)
 		return false
 	}
 	// A delayed event comes into its key's line when it is due.
 	if d.aside.State == Delayed && len(l.parked) > 0 {
-		if hash := d.keyHash(); l.hasParked(hash) {
+		if hash := d.aside.KeyHash; l.hasParked(hash) {
 			in.putBehind(l, &d.Event, hash)
 			return false
 		}
@@ -83,8 +80,7 @@ func (in *instance) delay(l *lane, aside Aside) {
 	l.unsaved.notices = append(l.unsaved.notices, Notice{Kind: NoticeDelayed, Lane: l.number, Count: 1})
 }
 
-func (in *instance) die(l *lane, e *Event, attempts int, cause error) {
-	hash := e.keyHash()
+func (in *instance) die(l *lane, e *Event, hash string, attempts int, cause error) {
 	delete(l.retrying, e.Number)
 	if in.Policy == ParkKey && hash != "" {
 		l.park(hash)
@@ -99,22 +95,22 @@ func (in *instance) putBehind(l *lane, e *Event, hash string) {
 }
 
 // fail counts an attempt.
-func (in *instance) fail(l *lane, e *Event, wasDelayed bool, cause error) {
+func (in *instance) fail(l *lane, e *Event, hash string, wasDelayed bool, cause error) {
 	attempts := e.Attempts + 1
 	if attempts >= in.MaxAttempts {
-		in.die(l, e, attempts, cause)
+		in.die(l, e, hash, attempts, cause)
 		return
 	}
-	hash := e.keyHash()
 	aside := Aside{
 		Number: e.Number, Lane: l.number, State: Delayed, KeyHash: hash,
 		After: in.backoff(attempts), Attempts: attempts, Error: errorText(cause, rowErrorBytes),
 	}
 	if hash != "" && (in.Policy == ParkKey || !wasDelayed) {
-		aside.State = Retrying // which holds up others
-		l.retry(e.Number)
+		aside.State = Retrying
 		if in.Policy == ParkKey {
 			l.park(hash)
+		} else {
+			l.block(e.Number)
 		}
 	}
 	in.setAside(l, aside, Notice{Kind: NoticeRetrying, Attempts: attempts, Duration: aside.After, Err: cause}, e)
@@ -133,8 +129,6 @@ func (in *instance) complete(c *call) {
 		if in.lanes[l.number] != l {
 			continue // Lost meanwhile; its new owner publishes from what is saved.
 		}
-		l.look = l.look || l.stalled
-		l.stalled = false
 		switch {
 		case c.failed:
 			published += in.completeFailed(c, r)
@@ -148,6 +142,9 @@ func (in *instance) complete(c *call) {
 		if !l.waiting {
 			in.resume(l)
 		}
+	}
+	if c.stalled {
+		in.unstall(c.stripe)
 	}
 	if c.stack != "" {
 		in.report.panicked(c.stack)
@@ -186,5 +183,5 @@ func (in *instance) dropDue(l *lane, n int) {
 		l.look = true // It may have waited for them.
 	}
 	in.urgent = true
-	in.dueBy(time.Now()) // There may be more.
+	in.dueBy(time.Now()) // There may be more, or some behind them.
 }

@@ -280,7 +280,7 @@ func TestSlowCallDoesNotHoldUpOtherLanes(t *testing.T) {
 		}
 		var ids, others []string
 		for n := range 400 { // many times what is read ahead
-			ids = append(ids, fmt.Sprintf("a%d", n), fmt.Sprintf("b%d", n))
+			ids = append(ids, fmt.Sprintf("a%d", 2*n), fmt.Sprintf("a%d", 2*n+1), fmt.Sprintf("b%d", n))
 			others = append(others, fmt.Sprintf("b%d", n))
 		}
 		f.append(ids...)
@@ -337,6 +337,94 @@ func TestHotKeyIsPublishedInOrderInLargeCalls(t *testing.T) {
 		if n := len(f.broker.calls); n > 25 {
 			f.Errorf("%d calls for 1,000 events", n)
 		}
+		i.stop()
+	})
+}
+
+// Lanes that wait, for an event or for their destination, leave the memory to others.
+func TestLanesThatWaitLeaveTheMemoryToOthers(t *testing.T) {
+	for name, err := range map[string]error{"blocked": errRefused, "paused": outbox.ErrUnavailable} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.refuse(err, "a0")
+				var ids, others []string
+				for n := range 400 {
+					ids = append(ids, fmt.Sprintf("a%d", 2*n), fmt.Sprintf("a%d", 2*n+1), fmt.Sprintf("b%d", n))
+					others = append(others, fmt.Sprintf("b%d", n))
+				}
+				f.append(ids...)
+				small := func(c *outbox.RelayConfig) {
+					c.Lanes, c.Batch, c.MaxAttempts = 16, 20, 1000
+					c.BackoffMin, c.BackoffMax = time.Minute, time.Minute
+				}
+				i := f.run(small)
+				f.pass(time.Second)
+				f.wantSent(others...)
+				f.broker.set(nil)
+				f.pass(5 * time.Minute)
+				f.wantSent(ids...)
+				i.stop()
+				f.wantSaved(small)
+			})
+		})
+	}
+}
+
+// rarely: neither polls nor leases help out.
+func rarely(c *outbox.RelayConfig) { c.Poll, c.Lease = time.Hour, time.Hour }
+
+func TestLaneGoesOnAtOnceWhenWhatItWaitedForIsPublished(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		i := f.run(blockLane, rarely, func(c *outbox.RelayConfig) { c.MaxAttempts = 1000 })
+		f.pass(time.Second)
+		f.append("a1", "a2")
+		f.pass(10 * time.Minute)
+		f.broker.set(nil)
+		for len(f.broker.ids()) == 0 {
+			f.pass(10 * time.Millisecond)
+		}
+		f.pass(10 * time.Millisecond)
+		f.wantSent("a1", "a2")
+		i.stop()
+	})
+}
+
+func TestAllThatIsDueIsPublishedAtOnce(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		tx := f.store.Begin()
+		var ids []string
+		for n := range 100 {
+			m := event(fmt.Sprintf("%c%d", 'a'+n, n))
+			m.DeliverAfter = time.Now().Add(10 * time.Minute)
+			f.appendIn(tx, m)
+			ids = append(ids, m.ID)
+		}
+		f.store.Commit(tx)
+		i := f.run(rarely, func(c *outbox.RelayConfig) { c.Batch = 10 })
+		f.pass(10*time.Minute + 100*time.Millisecond)
+		f.wantSent(ids...)
+		i.stop()
+	})
+}
+
+func TestWhatComesBehindALineThatIsPublishedFollowsAtOnce(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.refuse(errRefused, "a1")
+		f.append("a1", "a2")
+		i := f.run(parkKey, rarely, func(c *outbox.RelayConfig) { c.MaxAttempts = 1000 })
+		f.pass(time.Minute)
+		f.broker.set(func(ctx context.Context, _ outbox.Event) error {
+			pause(ctx, time.Second)
+			return nil
+		})
+		for f.store.states("events")["a1"] == outbox.Retrying && len(f.broker.ids()) == 0 {
+			f.pass(100 * time.Millisecond)
+		}
+		f.append("a3") // while a2 is under way
+		f.pass(3 * time.Second)
+		f.wantSent("a1", "a2", "a3")
+		f.wantStates(map[string]outbox.State{})
 		i.stop()
 	})
 }

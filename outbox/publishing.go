@@ -13,8 +13,8 @@ const (
 	// lane's round trip does not hold up the others, few enough that calls are large.
 	stripes = 4
 
-	// stalledAfter is when a call counts as slow: what was read ahead for its lanes
-	// gives its place to others.
+	// stalledAfter is when a call counts as slow: what was read ahead for lanes that
+	// wait for it gives its place to others.
 	stalledAfter = 250 * time.Millisecond
 
 	// callGrace is what a publisher has to return after its context has ended.
@@ -47,6 +47,9 @@ type run struct {
 	lane     *lane
 	from, to int
 	due      bool
+
+	// taken of what was read, with what was sorted out on the way, and its bytes.
+	taken, bytes int
 }
 
 // dispatch starts calls of the publisher for the lanes that have something, and
@@ -108,7 +111,7 @@ func (in *instance) fill(c *call, now time.Time) (changed bool) {
 		switch {
 		case len(l.due) > 0:
 			changed = in.takeDue(c, l) || changed
-		case len(l.queue) > 0 && !l.blocked(in.Policy):
+		case len(l.queue) > 0 && !l.blocked():
 			changed = in.takeQueue(c, l, now) || changed
 		}
 		if len(c.events) > before {
@@ -132,7 +135,8 @@ func (c *call) add(e *Event) {
 // takeQueue takes the oldest events of a lane. What is not to be published now is
 // sorted out on the way, and handled with it.
 func (in *instance) takeQueue(c *call, l *lane, now time.Time) (changed bool) {
-	from, plain := len(c.events), l.plain()
+	from, bytes, plain := len(c.events), c.bytes, l.plain()
+	sortedOut := 0 // bytes
 	l.sent = 0
 	l.events(func(ch *chunk, e *Event) bool {
 		if in.full(c) {
@@ -142,6 +146,7 @@ func (in *instance) takeQueue(c *call, l *lane, now time.Time) (changed bool) {
 			c.add(e)
 		} else {
 			plain = l.plain()
+			sortedOut += e.size()
 		}
 		l.sent++
 		return true
@@ -153,13 +158,13 @@ func (in *instance) takeQueue(c *call, l *lane, now time.Time) (changed bool) {
 		l.consume(n, in.dropped)
 		return n > 0
 	}
-	c.runs = append(c.runs, run{lane: l, from: from, to: len(c.events)})
+	c.runs = append(c.runs, run{lane: l, from: from, to: len(c.events), taken: l.sent, bytes: c.bytes - bytes + sortedOut})
 	return true
 }
 
 // takeDue takes what was set aside and is due.
 func (in *instance) takeDue(c *call, l *lane) (changed bool) {
-	from := len(c.events)
+	from, bytes := len(c.events), c.bytes
 	l.dueSent = 0
 	kept := l.due[:0]
 	for i := range l.due {
@@ -178,7 +183,7 @@ func (in *instance) takeDue(c *call, l *lane) (changed bool) {
 	clear(l.due[len(kept):])
 	l.due = kept
 	if l.dueSent > 0 {
-		c.runs = append(c.runs, run{lane: l, from: from, to: len(c.events), due: true})
+		c.runs = append(c.runs, run{lane: l, from: from, to: len(c.events), due: true, taken: l.dueSent, bytes: c.bytes - bytes})
 	}
 	return changed || l.dueSent > 0
 }

@@ -8,15 +8,32 @@ import (
 
 // readable: its next events may be read and published.
 func (in *instance) readable(l *lane) bool {
-	return l.prepared && !l.releasing && !l.waiting && !l.stalled && !l.blocked(in.Policy)
+	return l.prepared && !l.releasing && !l.waiting && !in.stalled(l) && !l.blocked()
 }
 
-// room is how much may be read now. Not ok: wait until more is published.
-func (in *instance) room() (events, bytes int, ok bool) {
-	events = min(2*in.Batch-in.events, in.Batch)
-	bytes = min(2*in.BatchBytes-in.bytes, in.BatchBytes)
-	// Small reads cost as much as large ones.
-	return events, bytes, events >= max(1, in.Batch/2) && bytes >= max(1, in.BatchBytes/2)
+// stalled: the call that it has to wait for takes so long that nothing is read ahead.
+func (in *instance) stalled(l *lane) bool {
+	c := in.stripes[l.stripe]
+	return c != nil && c.stalled
+}
+
+// room: a batch may be read, which is less than half of one that was read ahead. What is
+// with the publisher does not count: it is bounded by the number of calls, and however
+// long they take, others must be read.
+func (in *instance) room() bool {
+	events, bytes := in.events, in.bytes
+	for _, c := range in.stripes {
+		if c == nil {
+			continue
+		}
+		for i := range c.runs {
+			if r := &c.runs[i]; in.lanes[r.lane.number] == r.lane {
+				events -= r.taken
+				bytes -= r.bytes
+			}
+		}
+	}
+	return events <= in.Batch/2 && bytes <= in.BatchBytes/2
 }
 
 // nextGroup returns the lanes to be read next, all of which stand together. Groups take
@@ -61,8 +78,7 @@ func (in *instance) meeting(f *frontier) *frontier {
 
 // read reads the next events of a group of lanes, and reports whether it did.
 func (in *instance) read(now time.Time) bool {
-	limit, maxBytes, ok := in.room()
-	if !ok {
+	if !in.room() {
 		in.makeRoom(now)
 		return false
 	}
@@ -80,7 +96,7 @@ func (in *instance) read(now time.Time) bool {
 	}
 	request := ReadRequest{
 		Relay: in.Name, Lanes: numbers, AllLanes: in.Lanes, Topics: in.Topics,
-		Position: at.Position, Limit: limit, MaxBytes: maxBytes,
+		Position: at.Position, Limit: in.Batch, MaxBytes: in.BatchBytes,
 	}
 	target := at.target
 	until := in.meeting(&at)
@@ -111,10 +127,9 @@ func (in *instance) read(now time.Time) bool {
 	case !end.open():
 		end = frontier{Position: result.End, age: target, foreign: at.foreign && target == at.age}
 	}
-	more := result.More || until != nil
 	in.enqueue(group, result.Events, window, end)
 	for _, l := range group {
-		l.look = more
+		l.look = result.More
 	}
 	if len(result.Events) > 0 {
 		in.poll.soon(now)
@@ -160,28 +175,36 @@ func (in *instance) enqueue(group []*lane, events []Event, window, end frontier)
 	}
 }
 
-// dropped is called for each event that leaves the memory.
+// dropped is called for each event that leaves the memory. Its chunk may stay for as long as
+// another lane needs it, which must not keep the payloads of all.
 func (in *instance) dropped(e *Event) {
 	in.events--
 	in.bytes -= e.size()
+	e.Message = Message{}
 }
 
-// makeRoom: while nothing more can be read, what was read ahead for the lanes of slow
-// calls is forgotten, so that they do not hold up others. What is with the publisher is
-// at most half a batch for each call, so there is room then.
+// makeRoom: while nothing more can be read, what was read ahead for lanes that wait for
+// slow calls is forgotten, so that they do not hold up others.
 func (in *instance) makeRoom(now time.Time) {
-	for _, c := range in.stripes {
+	for stripe, c := range in.stripes {
 		if c == nil || c.stalled || now.Sub(c.began) < stalledAfter {
 			continue
 		}
 		c.stalled = true
-		for i := range c.runs {
-			if l := c.runs[i].lane; in.lanes[l.number] == l {
-				l.stalled = true
+		for _, l := range in.owned {
+			if l.stripe == stripe {
 				in.forget(l)
 			}
 		}
 	}
+}
+
+// unstall has the lanes of a stripe read again, whose call has ended.
+func (in *instance) unstall(stripe int) {
+	for _, l := range in.owned {
+		l.look = l.look || l.stripe == stripe
+	}
+	in.dueBy(time.Now())
 }
 
 // readDue reads what was set aside and is due now, and reports whether it did.
@@ -189,14 +212,13 @@ func (in *instance) readDue(now time.Time) bool {
 	if in.dueAt.IsZero() || now.Before(in.dueAt) {
 		return false
 	}
-	limit, maxBytes, ok := in.room()
-	if !ok {
+	if !in.room() {
 		in.makeRoom(now)
 		return false
 	}
 	var numbers []int
 	for _, l := range in.owned {
-		if l.prepared && !l.releasing && !l.waiting && len(l.due) == 0 {
+		if l.prepared && !l.releasing && !l.waiting && !in.stalled(l) && len(l.due) == 0 {
 			numbers = append(numbers, l.number)
 		}
 	}
@@ -206,7 +228,7 @@ func (in *instance) readDue(now time.Time) bool {
 	}
 	var due Due
 	if !in.ask("reading what is due", now, func(ctx context.Context) (err error) {
-		due, err = in.store.Due(ctx, in.Name, numbers, limit, maxBytes)
+		due, err = in.store.Due(ctx, in.Name, numbers, in.Batch, in.BatchBytes)
 		if err == nil && len(due.Asides) != len(due.Events) {
 			err = fmt.Errorf("the store returned %d events that are due and %d rows of them", len(due.Events), len(due.Asides))
 		}

@@ -107,9 +107,6 @@ func (in *instance) settle(now time.Time) bool {
 // saved: what was waiting for it may be told.
 func (in *instance) saved(l *lane, at Position) {
 	l.saved = at
-	if len(l.unsaved.done) > 0 {
-		in.dueBy(time.Now()) // What was behind them may be due.
-	}
 	in.report.notices(l.unsaved.notices)
 	l.unsaved = unsaved{}
 }
