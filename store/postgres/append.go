@@ -13,7 +13,7 @@ import (
 )
 
 // appendOneSQL writes an event. Its number, transaction and time are defaults of the
-// columns: see window.go for what hangs on them.
+// columns: see floors for what hangs on them.
 const appendOneSQL = `
 INSERT INTO {schema}.outbox (message_id, topic, key, payload, headers, deliver_after)
 VALUES ($1::text, $2::text, $3::bytea, $4::bytea, $5::text::json, $6::text::timestamptz)`

@@ -1,10 +1,11 @@
-// Package postgres keeps Onceward's records, attempts and dead letters in
-// PostgreSQL 14 or later, in the consumer's own database: [New] over pgx, where
+// Package postgres keeps Onceward's records, attempts, dead letters and outbox in
+// PostgreSQL 14 or later, in the application's own database: [New] over pgx, where
 // handlers get a pgx.Tx, and [NewSQL] over database/sql, where they get a *sql.Tx.
 //
 //	store := postgres.New(pool)
 //	err := store.Migrate(ctx)
 //	billing := inbox.New(store, "billing", handle)
+//	events := outbox.New(store)
 //
 // # One message
 //
@@ -99,12 +100,67 @@
 // idempotency.StoredForm; what that loses stands in the column raw. A
 // timestamp keeps microseconds, within the years 1 to 9999.
 //
+// # The outbox
+//
+// The log is a table that relays never write to. A row says which transaction wrote it; what
+// a relay has handled is a snapshot, and the rows of a window are those that one snapshot
+// sees and another does not. [pg_current_snapshot], pg_visible_in_snapshot and xid8 are
+// all it takes; no lock, no open transaction, no state of a session:
+//
+//	             rows of a window              found by             in the order of
+//	new          xid >= xmax(seen)             outbox_pkey          number, from a floor on
+//	late         xid in xip(seen)              outbox_xid           number
+//	replayed     number >= replay              outbox_pkey          number
+//
+// all of them visible in target, the snapshot that the window was opened with. A
+// transaction that stays open, in any database of the cluster, prepared or not, is in xip until
+// a window sees it ended. The floor bounds the scan, and is the delicate part: see floors,
+// in floor.go, for why nothing is below it.
+//
+//	what happens                                  found by                              what follows
+//	BEFORE trigger that sleeps, default of a      default of number takes the           nothing: larger
+//	  row that takes long                           transaction's number first            numbers
+//	savepoint rolled back                         the row is gone                       a gap
+//	sequence with a CACHE, set back, or           Register (ErrLog), not while          events could be lost:
+//	  another default                               relays run                            never do it
+//	server crashes, replica takes over            relay_instance, unlogged, is empty    positions as saved, copies
+//	dump loaded into another cluster              system_identifier (ErrRestored)       adopted: see Register
+//	pg_upgrade                                    the same                              adopted as it is
+//	disk or backup copied, point in time          nothing: all numbers still hold       positions as saved, copies
+//	row written with headers that are none,       reading it                            Event.Invalid: a
+//	  or with a long ID                                                                   dead letter
+//	event deleted that is set aside               reading it                            Event.Invalid
+//	instance wakes after its lease                epoch, in Settle                      nothing is saved
+//
+// A server that loses its last commits, in a crash with synchronous_commit off or in a failover, may
+// have published events of theirs: no outbox can know.
+//
+// Any program may write events:
+//
+//	INSERT INTO onceward.outbox (topic, key, payload, headers)
+//	VALUES ('orders', 'order-7', convert_to('{"paid":true}', 'UTF8'), '[["content-type","application/json"]]')
+//
+// in the transaction they belong to. message_id is a UUIDv7 and deliver_after is NULL unless given. All
+// other columns belong to the log. Publish is the same INSERT.
+//
+// What a relay does all the time is one statement outside of a transaction block, under the
+// connection's own isolation level. With SERIALIZABLE as default, give relays a role or a
+// pool with READ COMMITTED, or conflicts with writers cost them more tries.
+//
+// # Restore
+//
+// Start relays and writers when the restore is complete. The first Register or Migrate adopts
+// the log: it computes which rows the old positions have passed, and writes every row of the
+// log once. Until then Append returns outbox.ErrRestored; programs that insert by themselves are
+// found by the number that PostgreSQL keeps of each row.
+//
 // # Retention
 //
 // A record expires when the retention of its claim is over, by the database's
 // clock. An inbox judges the age of messages by the application's clock, and so
 // claims for a day longer than its own Retention. Prune deletes expired rows,
-// oldest first.
+// oldest first. PruneLog does so with events: each call looks at no more rows than it may
+// delete, besides those that are set aside.
 //
 // # PgBouncer
 //
@@ -128,4 +184,27 @@
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.attempt, onceward.dead_letter, onceward.parked_key TO billing_consumer;
 //
 // UPDATE on parked_key is for the locks, DELETE on record and attempt for Prune.
+//
+// Whoever publishes, in Go or by plain SQL, needs the columns that are not the log's own
+//
+//	GRANT USAGE ON SCHEMA onceward TO billing_producer;
+//	GRANT INSERT (message_id, topic, key, payload, headers, deliver_after) ON onceward.outbox TO billing_producer;
+//	GRANT USAGE ON SEQUENCE onceward.outbox_number TO billing_producer;
+//	GRANT SELECT ON onceward.migration, onceward.outbox_cluster TO billing_producer;
+//
+// and relays
+//
+//	GRANT USAGE ON SCHEMA onceward TO billing_relay;
+//	GRANT SELECT ON onceward.migration, onceward.outbox_number TO billing_relay;
+//	GRANT SELECT, DELETE, UPDATE (xid) ON onceward.outbox TO billing_relay;
+//	GRANT SELECT, INSERT, DELETE ON onceward.outbox_cluster TO billing_relay;
+//	GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.relay, onceward.relay_instance, onceward.relay_lane, onceward.aside TO billing_relay;
+//
+// DELETE on outbox is for PruneLog, UPDATE and what outbox_cluster needs for adopting a
+// restored log. Operators need what relays do; to see the state of other roles' transactions in
+// Holders, pg_read_all_stats as well. Check demands all rights
+// of a part that a role is there for, which it tells by INSERT on record, INSERT on outbox, and DELETE on
+// outbox.
+//
+// [pg_current_snapshot]: https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
 package postgres

@@ -2,17 +2,41 @@ package postgres
 
 import "sync"
 
-// floors knows a number below which no row of a future transaction lies. See
-// window.go for why.
+// floors knows where a scan for new rows may begin: a floor of a snapshot S is a number
+// below which, itself included, no transaction that began after S writes a row.
 //
-//	observe    a Read has seen that this was the last number given
-//	settling   what was observed before a Settle began …
-//	settled    … is confirmed once it has committed
-//	confirmed  a floor for every snapshot that is taken from now on
+// A transaction is new to S if its number is at least xmax(S). The floor is found so:
+//
+//	1  L is read, the last number that the sequence has given
+//	2  a transaction of ours gets its number X, and commits
+//	3  S is taken
+//
+// L is a floor of S, and of every later snapshot. For X has ended when S is taken, so
+// that X < xmax(S), and a transaction Y that is new to S has a larger number than X. Those numbers are
+// given in order: Y got its own after step 2 began. The default of outbox.number has a
+// transaction take its own number before an event's, also if it has none yet and a
+// trigger sleeps in between: Y drew its events' numbers after that. The sequence only
+// counts up, and gives what it has counted at once, with CACHE 1: they are larger than L.
+//
+// Without step 2, X would be some transaction that ended before L was read, and Y could be
+// one that got its number between the two, drew its events' and has not ended: S does not see
+// it, and its events are not above L. Nothing but xmax tells of Y then, and xmax is one more
+// than the last number that has ended, not the next one to be given.
+//
+// L must not be read in the statement that has the number X: the statement may look again at
+// a row that it had to wait for, and read the sequence again with it, when it has X already.
+//
+// None of this costs a statement. Each Read brings L, each Settle has a number, and each
+// Read that opens a window takes a snapshot:
+//
+//	observe    a Read has seen L
+//	settling   a Settle begins; what was observed until now …
+//	settled    … is a floor, once it has committed
+//	confirmed  of every snapshot that is taken from now on
 //
 // What is known of a server does not hold for another, nor for one that has
 // forgotten its last commits: restart forgets it all. It is called when an instance's
-// lease is new, since the table of leases does not outlive a crash (see lease.go).
+// lease is new, since the table of leases does not outlive a crash (see Lease).
 type floors struct {
 	mu         sync.Mutex
 	generation int

@@ -114,13 +114,24 @@ func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease 
 		}
 		if found {
 			if !known {
-				d.floors.restart()
+				d.startFloors(ctx)
 			}
 			return owned, nil
 		}
 		if again, err := d.whyNoLease(ctx, relay, lanes); err != nil || !again {
 			return outbox.Lease{}, err
 		}
+	}
+}
+
+// startFloors forgets what was known, and finds out how far the log goes: a first window
+// that ends without a floor would be followed by one that looks at all its rows again.
+func (d *Database[Tx]) startFloors(ctx context.Context) {
+	d.floors.restart()
+	began := d.floors.confirmed()
+	// Without it, the next Settle finds one.
+	if floor, err := d.safeFloor(ctx); err == nil {
+		d.floors.settled(floorClaim{began.generation, floor})
 	}
 }
 

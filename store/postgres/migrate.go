@@ -194,6 +194,6 @@ func (d *Database[Tx]) Check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return d.refuseMissingRights(ctx, r, consumerRights, relayRights)
+		return d.refuseMissingRights(ctx, r, allParts...)
 	})
 }

@@ -114,7 +114,7 @@ func textsLiteral(texts []string) string {
 func differences(asked, recorded outbox.Registration) []string {
 	var different []string
 	differ := func(name string, asked, recorded any) {
-		different = append(different, fmt.Sprintf("%s %v here, %v recorded: start all instances with the latter, or stop them all and change it in the relay's row", name, asked, recorded))
+		different = append(different, fmt.Sprintf("%s %v here, %v recorded: start all instances with the latter, or stop them all and change it in its row of the table relay", name, asked, recorded))
 	}
 	if asked.Lanes != recorded.Lanes {
 		different = append(different, fmt.Sprintf("Lanes %d here, %d recorded: start all instances with the latter, or stop them all and call Operator.ChangeLanes",
@@ -145,7 +145,7 @@ const lastNumberSQL = `SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END
 const takeXactIDSQL = `SELECT pg_catalog.pg_current_xact_id()::text`
 
 // safeFloor returns a floor for every snapshot that is taken after it returns: see
-// window.go for why.
+// floors for why.
 func (d *Database[Tx]) safeFloor(ctx context.Context) (floor int64, err error) {
 	err = d.inTransaction(ctx, "find the end of the log", func(ctx context.Context, r runner) error {
 		err := r.query(ctx, query{d.sql(lastNumberSQL), nil, func(row scanner) error { return row.Scan(&floor) }})

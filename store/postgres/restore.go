@@ -24,9 +24,11 @@ import (
 // ended late.
 //
 // Rows that were written here already, between the restore and now, are the ones whose
-// number is the xmin that PostgreSQL itself keeps of them, and that are younger than the
-// restored row of outbox_cluster: a number from elsewhere can be equal by chance, but
-// not for a row that came in the same transaction or an earlier one. Nobody has published those.
+// number is the xmin that PostgreSQL itself keeps of them. Nobody has published those. A number
+// from elsewhere can be equal by chance, and is for some rows if both clusters are new.
+// But pg_restore comes to outbox_cluster after the log, so that a row that is older
+// than what it brought there was brought as well; and of the rows that one COPY has
+// written, with one xmin, all but a few have other numbers.
 //
 // pg_upgrade keeps all numbers, and only makes the cluster another. All that was written last
 // by a transaction of its own still is then.
@@ -52,9 +54,11 @@ UPDATE {schema}.outbox e SET xid = (
 	FROM pg_catalog.json_to_recordset($1::text::json) AS n (relay text, bit integer)
 	JOIN {schema}.relay r ON r.name = n.relay
 	JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot % r.lanes
-	WHERE ` + matchesSQL + ` AND (NOT ` + passedSQL + ` OR e.xmin = e.xid::xid AND pg_catalog.age(e.xmin) < (
-		SELECT pg_catalog.min(pg_catalog.age(c.xmin)) FROM {schema}.outbox_cluster c, pg_catalog.pg_control_system() s
-		WHERE c.system_identifier <> s.system_identifier))
+	WHERE ` + matchesSQL + ` AND (NOT ` + passedSQL + ` OR e.xmin = e.xid::xid
+		AND pg_catalog.age(e.xmin) < (
+			SELECT pg_catalog.min(pg_catalog.age(c.xmin)) FROM {schema}.outbox_cluster c, pg_catalog.pg_control_system() s
+			WHERE c.system_identifier <> s.system_identifier)
+		AND e.xmin NOT IN (SELECT o.xmin FROM {schema}.outbox o WHERE o.xmin <> o.xid::xid))
 )`
 
 // restartSQL goes by the index relay_lane_pkey.

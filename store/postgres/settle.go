@@ -15,7 +15,7 @@ import (
 // a log that came from another cluster is not to be read on from here (see restore.go).
 //
 // The statement has the number of a transaction even if it saves nothing; see
-// window.go for what follows from it.
+// floors for what follows from it.
 const moveSQL = `
 WITH progress AS MATERIALIZED (
 	SELECT n.lane, n.epoch, n.release, p.*

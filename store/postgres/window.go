@@ -104,7 +104,7 @@ func (d *Database[Tx]) Read(ctx context.Context, r outbox.ReadRequest) (outbox.C
 	if len(r.Lanes) == 0 || r.Limit <= 0 {
 		return outbox.Chunk{}, fmt.Errorf("postgres: Read: %d lanes and a limit of %d: ask for one at least", len(r.Lanes), r.Limit)
 	}
-	// Before the statement is sent: see the proof.
+	// Before the statement is sent: see floors.
 	floor := d.floors.confirmed()
 	w := newWindow(r, floor.number)
 	if err := d.alone(ctx, doing, w.query(d.sql)); err != nil {
@@ -188,6 +188,9 @@ func (w *window) scan(row scanner) error {
 	case w.isLate:
 		w.late = append(w.late, w.row)
 	default:
+		if w.rows == nil && w.Position.Target != "" {
+			w.rows = make([]eventRow, 0, w.Limit) // In the midst of a window there are many.
+		}
 		w.rows = append(w.rows, w.row)
 	}
 	return nil
