@@ -140,8 +140,8 @@ func (c RelayConfig) validate(hasStore bool, publisher Publisher) error {
 	if publisher == nil {
 		problem("publisher is nil: pass one, such as kafka.NewPublisher")
 	}
-	if routes, ok := publisher.(*router); ok && routes.invalid != nil {
-		problems = append(problems, routes.invalid)
+	if v, ok := publisher.(validator); ok {
+		problems = append(problems, v.Validate())
 	}
 	if !relayName.MatchString(c.Name) {
 		problem("Name of %d bytes does not match [A-Za-z0-9._-]{1,100}: name the relay, such as %q", len(c.Name), "events")

@@ -6,6 +6,9 @@ import (
 )
 
 // Publisher sends events to a broker. Implementations are safe for concurrent use.
+// One that has a method Validate() error, as kafka.Publisher has, tells there what is wrong
+// with its configuration: Relay.Run and Relay.Check return that at once, where an error of
+// Publish would be tried again.
 type Publisher interface {
 	// Publish sends events and returns when each has its result: one error
 	// for each event, in their order, nil where the broker has acknowledged.
@@ -20,6 +23,9 @@ type Publisher interface {
 	// or change events.
 	Publish(ctx context.Context, events []Event) []error
 }
+
+// validator knows without asking anybody whether it can ever work.
+type validator interface{ Validate() error }
 
 // Errors of a Publisher. Wrap them, with what the broker said.
 var (

@@ -34,6 +34,9 @@ func Routes(routes ...Route) Publisher {
 		if route.Publisher == nil {
 			problems = append(problems, fmt.Errorf("outbox: Routes: route %d: Publisher is nil: pass one", i))
 		}
+		if v, ok := route.Publisher.(validator); ok {
+			problems = append(problems, v.Validate())
+		}
 	}
 	r.invalid = errors.Join(problems...)
 	return r
@@ -43,6 +46,9 @@ type router struct {
 	routes  []Route
 	invalid error
 }
+
+// Validate returns what is wrong with the routes and their publishers.
+func (r *router) Validate() error { return r.invalid }
 
 const noRoute = -1
 

@@ -98,12 +98,28 @@ func TestRoutesKeepDestinationsApart(t *testing.T) {
 	}
 }
 
+// misconfigured is a publisher that knows that it can't work.
+type misconfigured struct{ fakeBroker }
+
+func (*misconfigured) Validate() error { return errors.New("no brokers") }
+
+func TestPublisherThatCannotWorkIsReportedByTheRelay(t *testing.T) {
+	t.Parallel()
+	r := outbox.NewRelay(newFakeStore(), &misconfigured{}, outbox.RelayConfig{Name: "events"})
+	for doing, err := range map[string]error{"Check": r.Check(t.Context()), "Run": r.Run(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "no brokers") {
+			t.Errorf("%s returned %v, want what the publisher said", doing, err)
+		}
+	}
+}
+
 func TestBadRoutesAreReportedByTheRelay(t *testing.T) {
 	t.Parallel()
 	for want, routes := range map[string]outbox.Publisher{
 		"no routes":                outbox.Routes(),
 		"Topics is empty":          outbox.Routes(outbox.Route{Publisher: &fakeBroker{}}),
 		"Topics[1] is empty":       outbox.Routes(outbox.Route{Topics: []string{"a", ""}, Publisher: &fakeBroker{}}),
+		"no brokers":               outbox.Routes(outbox.Route{Topics: []string{"a"}, Publisher: &misconfigured{}}),
 		"route 1: Publisher is ni": outbox.Routes(outbox.Route{Topics: []string{"a"}, Publisher: &fakeBroker{}}, outbox.Route{Topics: []string{"b"}}),
 	} {
 		r := outbox.NewRelay(newFakeStore(), routes, outbox.RelayConfig{Name: "events"})

@@ -25,7 +25,7 @@ type Publisher struct {
 var _ outbox.Publisher = (*Publisher)(nil)
 
 // NewPublisher returns a publisher. It connects to nobody: Check does, and the
-// first Publish. A config that can't work is reported by both.
+// first Publish. A config that can't work is reported by both, and by Validate.
 func NewPublisher(config PublisherConfig) *Publisher {
 	config = config.withDefaults()
 	network := newNetwork()
@@ -34,6 +34,10 @@ func NewPublisher(config PublisherConfig) *Publisher {
 		network: network, cluster: newCluster(config, network),
 	}
 }
+
+// Validate returns what is wrong with the config, and asks nobody. A relay does it
+// before it starts.
+func (p *Publisher) Validate() error { return p.invalid }
 
 // Check finds out whether publishing can work: it connects, with TLS and SASL,
 // and names the real cause if that fails. It takes at most 20 seconds.

@@ -87,7 +87,7 @@ func TestX6CloseEndsEverything(t *testing.T) {
 	}
 }
 
-// A config that can't work is told by Check and by every result, naming the field, and spends no attempts.
+// A config that can't work is told by Validate, Check and every result, naming the field, and spends no attempts.
 func TestBadPublisherConfigNamesTheField(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]PublisherConfig{
@@ -100,6 +100,9 @@ func TestBadPublisherConfigNamesTheField(t *testing.T) {
 		p := NewPublisher(config)
 		if err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check: %v, want %q", err, want)
+		}
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Validate: %v, want %q", err, want)
 		}
 		err := p.Publish(t.Context(), []outbox.Event{event("orders", "a", "1")})[0]
 		if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, outbox.ErrUnavailable) {
