@@ -268,31 +268,45 @@ func TestLineOfAParkedKeyIsLongerThanACall(t *testing.T) {
 	})
 }
 
-// A dead letter was mended in the log, and is refused once more: it still has its place in the line.
-func TestEventWithAnotherTopicKeepsItsPlace(t *testing.T) {
-	for name, refused := range map[string]error{"dead at once": outbox.ErrPermanent, "dead after attempts": errRefused} {
+// A dead letter was changed in the log, and fails once more: it still has its place in the line.
+func TestDeadLetterThatWasChangedKeepsItsPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		refused error
+		batch   int // To the publisher, one of another topic is in no line with the rest of a call.
+		change  func(e *outbox.Event)
+	}{
+		"another topic, dead at once":        {outbox.ErrPermanent, 1, func(e *outbox.Event) { e.Topic = "orders.eu" }},
+		"another topic, dead after attempts": {errRefused, 1, func(e *outbox.Event) { e.Topic = "orders.eu" }},
+		"headers that are none":              {outbox.ErrPermanent, 100, func(e *outbox.Event) { e.Invalid = errors.New("no headers") }},
+		"deleted":                            {outbox.ErrPermanent, 100, func(e *outbox.Event) { e.Key, e.Invalid = nil, errors.New("deleted") }},
+	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, func(f *fixture) {
-				f.refuse(refused, "a1")
-				f.append("a1", "a2")
-				i := f.run(parkKey)
-				f.pass(10 * time.Minute)
-				f.store.mend(1, "orders.eu")
-				for range 2 {
-					f.wantStates(map[string]outbox.State{"a1": outbox.Dead, "a2": outbox.Behind})
+				redrive := func() {
+					f.Helper()
 					if _, err := f.store.Redrive(f.Context(), "events", outbox.Filter{}); err != nil {
 						f.Fatal(err)
 					}
 					f.pass(10 * time.Minute)
 				}
-				f.broker.set(nil)
-				if _, err := f.store.Redrive(f.Context(), "events", outbox.Filter{}); err != nil {
-					f.Fatal(err)
+				config := func(r *outbox.RelayConfig) {
+					parkKey(r)
+					r.Batch = c.batch
 				}
-				f.pass(time.Minute)
-				f.wantSent("a1", "a2")
+				f.refuse(c.refused, "a1")
+				f.append("a1", "a2", "a3")
+				i := f.run(config)
+				f.pass(10 * time.Minute)
+				f.store.mend(1, c.change)
+				redrive()
+				f.wantStates(map[string]outbox.State{"a1": outbox.Dead, "a2": outbox.Behind, "a3": outbox.Behind})
+				f.broker.set(nil)
+				f.store.mend(1, func(e *outbox.Event) { e.Message, e.Invalid = event("a1"), nil })
+				redrive()
+				f.wantSent("a1", "a2", "a3")
+				f.wantStates(map[string]outbox.State{})
 				i.stop()
-				f.wantSaved(parkKey)
+				f.wantSaved(config)
 			})
 		})
 	}

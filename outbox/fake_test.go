@@ -493,10 +493,10 @@ func (s *fakeStore) Remove(ctx context.Context, relay string) error {
 }
 
 // mend changes an event in the log, as an operator may.
-func (s *fakeStore) mend(number int64, topic string) {
+func (s *fakeStore) mend(number int64, change func(e *outbox.Event)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.log[number-1].Topic = topic
+	change(&s.log[number-1].Event)
 }
 
 // states are the states of what is set aside, by ID.

@@ -166,11 +166,18 @@ func (in *instance) takeQueue(c *call, l *lane, now time.Time) (changed bool) {
 func (in *instance) takeDue(c *call, l *lane) (changed bool) {
 	from, bytes := len(c.events), c.bytes
 	l.dueSent = 0
-	kept := l.due[:0]
+	kept, dead := l.due[:0], ""
 	for i := range l.due {
 		d := &l.due[i]
+		if dead != "" && d.aside.State == Behind && d.aside.KeyHash == dead {
+			in.dropped(&d.Event) // It follows what it is behind, and that has just died.
+			continue
+		}
 		if len(kept) == l.dueSent && !in.full(c) {
 			if !in.duePublishable(l, d) {
+				if d.Invalid != nil {
+					dead = d.aside.KeyHash
+				}
 				in.dropped(&d.Event)
 				changed = true
 				continue
