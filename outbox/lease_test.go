@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -240,35 +241,45 @@ func TestRunRefusesAtOnce(t *testing.T) {
 
 // A lease that was computed before lanes were released must not bring them back.
 func TestLateAnswerOfLeaseDoesNotBringLanesBack(t *testing.T) {
-	simulate(t, func(f *fixture) {
-		f.broker.whole = func(ctx context.Context, events []outbox.Event) []error {
-			pause(ctx, 5*time.Second) // so that lanes are drained while an answer is under way
-			for _, e := range events {
-				f.broker.take(e)
-			}
-			return make([]error, len(events))
-		}
-		first := f.run()
-		f.pass(time.Second)
-		f.store.faults(nil, func(ctx context.Context, statement string) error {
-			if statement == "Lease" {
-				pause(ctx, 3*time.Second)
-			}
-			return nil
+	for phase := range 8 {
+		t.Run(strconv.Itoa(phase), func(t *testing.T) {
+			simulate(t, func(f *fixture) { lateAnswer(f, time.Duration(phase)*600*time.Millisecond) })
 		})
-		second := f.run()
-		for n := range 120 {
-			f.append(fmt.Sprintf("a%d", n), fmt.Sprintf("b%d", n), fmt.Sprintf("c%d", n), fmt.Sprintf("d%d", n))
-			f.pass(500 * time.Millisecond)
+	}
+}
+
+func lateAnswer(f *fixture, phase time.Duration) {
+	f.broker.whole = func(ctx context.Context, events []outbox.Event) []error {
+		pause(ctx, 5*time.Second) // so that lanes are drained while an answer is under way
+		for _, e := range events {
+			f.broker.take(e)
 		}
-		f.pass(20 * time.Second)
-		f.wantOwned(2, 2)
-		if got := f.broker.ids(); len(got) != 480 {
-			f.Errorf("%d were sent, want 480", len(got))
+		return make([]error, len(events))
+	}
+	first := f.run()
+	f.pass(time.Second)
+	f.store.faults(nil, func(ctx context.Context, statement string) error {
+		if statement == "Lease" {
+			pause(ctx, 3*time.Second)
 		}
-		first.stop()
-		second.stop()
+		return nil
 	})
+	var second *instance
+	for n := range 60 {
+		f.append(fmt.Sprintf("a%d", n), fmt.Sprintf("b%d", n), fmt.Sprintf("c%d", n), fmt.Sprintf("d%d", n))
+		if n == 20 {
+			f.pass(phase)
+			second = f.run()
+		}
+		f.pass(500 * time.Millisecond)
+	}
+	f.pass(20 * time.Second)
+	f.wantOwned(2, 2)
+	if got := f.broker.ids(); len(got) != 240 {
+		f.Errorf("%d were sent, want 240", len(got))
+	}
+	first.stop()
+	second.stop()
 }
 
 // An instance that loses lanes and takes them again waits for what it sent before, even
@@ -326,6 +337,8 @@ func TestLanesTakenOverAreOfUnknownAge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, func(f *fixture) {
 				two := func(c *outbox.RelayConfig) { c.Lanes = 2 }
+				ids := []string{keyOf(0, 2) + "98", keyOf(1, 2) + "98"}
+				f.append(ids...)
 				ours := f.run(two)
 				f.pass(time.Second)
 				other := f.run(two)
@@ -335,10 +348,10 @@ func TestLanesTakenOverAreOfUnknownAge(t *testing.T) {
 				if !theirs {
 					busy = 1 - busy
 				}
-				var ids []string
 				for n := range 20 {
-					ids = append(ids, fmt.Sprintf("%s%d", keyOf(busy, 2), n))
-					f.append(ids[n])
+					id := fmt.Sprintf("%s%d", keyOf(busy, 2), n)
+					f.append(id)
+					ids = append(ids, id)
 					f.pass(time.Second)
 				}
 				f.wantSent(ids...)

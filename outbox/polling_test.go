@@ -428,3 +428,67 @@ func TestWhatComesBehindALineThatIsPublishedFollowsAtOnce(t *testing.T) {
 		i.stop()
 	})
 }
+
+// What was read ahead for a slow call and then forgotten was not handled.
+func TestPositionEndsWhereASlowCallEnds(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		var calls atomic.Int32
+		f.broker.whole = func(ctx context.Context, events []outbox.Event) []error {
+			results := make([]error, len(events))
+			slow := events[0].Key[0] == 'a'
+			if slow {
+				pause(ctx, 20*time.Second)
+			}
+			for i, e := range events {
+				if slow && calls.Load() > 0 {
+					results[i] = outbox.ErrUnavailable
+					continue
+				}
+				f.broker.take(e)
+			}
+			if slow {
+				calls.Add(1)
+			}
+			return results
+		}
+		var ids []string
+		for n := range 60 {
+			ids = append(ids, fmt.Sprintf("a%d", 2*n), fmt.Sprintf("a%d", 2*n+1), fmt.Sprintf("b%d", n))
+		}
+		f.append(ids...)
+		small := func(c *outbox.RelayConfig) { c.Lanes, c.Batch = 16, 20 }
+		i := f.run(small)
+		f.pass(30 * time.Second) // The first call has ended, the second one has not.
+		i.stop()
+		f.broker.mu.Lock()
+		f.broker.whole = nil
+		f.broker.mu.Unlock()
+		i = f.run(small)
+		f.pass(10 * time.Second)
+		f.wantSent(ids...)
+		i.stop()
+	})
+}
+
+func TestBytesBoundACall(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		tx := f.store.Begin()
+		for n := range 20 {
+			m := event(fmt.Sprintf("a%d", n))
+			m.Payload = make([]byte, 999)
+			f.appendIn(tx, m)
+		}
+		f.store.Commit(tx)
+		i := f.run(func(c *outbox.RelayConfig) { c.BatchBytes = 6000 })
+		f.pass(time.Second)
+		if n := len(f.broker.ids()); n != 20 {
+			f.Errorf("%d were sent", n)
+		}
+		for _, call := range f.broker.calls {
+			if len(call) > 3 {
+				f.Errorf("a call has %d kB, more than half of a batch", len(call))
+			}
+		}
+		i.stop()
+	})
+}
