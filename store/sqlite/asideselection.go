@@ -29,16 +29,24 @@ const listAsides = `SELECT ` + asideColumns + eventColumns + selectedAsides + ol
 // listAsidesBriefly reads no payload: a large one lies on pages of its own.
 const listAsidesBriefly = `SELECT ` + asideColumns + eventBriefly + selectedAsides + oldestAsides
 
-const selectedDead = `(SELECT a.number ` + selectedAsides + ` AND a.state = 'dead'` + oldestAsides + `)`
+const selectDead = `SELECT a.number, a.lane, coalesce(a.key_hash, '') ` + selectedAsides + ` AND a.state = 'dead'` + oldestAsides
 
-const redriveAsides = `
+// These find the numbers of a JSON array by the primary key.
+const (
+	redriveAsides = `
 UPDATE onceward_aside
 SET state = CASE WHEN key_hash IS NOT NULL AND (SELECT policy FROM onceward_relay WHERE name = ?1) = 'park_key' THEN 'retrying' ELSE 'delayed' END,
     attempts = 0, due_at = ` + now + `
-WHERE relay = ?1 AND number IN ` + selectedDead + ` RETURNING lane, coalesce(key_hash, '')`
+WHERE relay = ?1 AND number IN (SELECT value FROM json_each(?2))`
 
-const discardAsides = `
-DELETE FROM onceward_aside WHERE relay = ?1 AND number IN ` + selectedDead + ` RETURNING lane, coalesce(key_hash, '')`
+	// skipToCome has the lane pass what it would read again, since an older event is still to be published.
+	skipToCome = `
+UPDATE onceward_aside SET state = 'skipped', key_hash = NULL, due_at = NULL
+WHERE relay = ?1 AND number IN (SELECT value FROM json_each(?2))
+  AND number > (SELECT l.last FROM onceward_relay_lane AS l WHERE l.relay = ?1 AND l.lane = onceward_aside.lane)`
+
+	discardAsides = `DELETE FROM onceward_aside WHERE relay = ?1 AND number IN (SELECT value FROM json_each(?2)) AND state <> 'skipped'`
+)
 
 func asideArguments(relay string, filter outbox.Filter) ([]any, error) {
 	var numbers, state, topic, id any
@@ -117,16 +125,16 @@ func listedAsides(ctx context.Context, q querier, lanes int, brief bool, argumen
 
 // Redrive implements outbox.OperatorStore.
 func (s *Store) Redrive(ctx context.Context, relay string, filter outbox.Filter) (int, error) {
-	return s.changeDead(ctx, "redrive", redriveAsides, relay, filter)
+	return s.changeDead(ctx, "redrive", relay, filter, redriveAsides)
 }
 
 // Discard implements outbox.OperatorStore.
 func (s *Store) Discard(ctx context.Context, relay string, filter outbox.Filter) (int, error) {
-	return s.changeDead(ctx, "discard", discardAsides, relay, filter)
+	return s.changeDead(ctx, "discard", relay, filter, skipToCome, discardAsides)
 }
 
-// changeDead runs a statement on selected dead events that returns their lanes and keys.
-func (s *Store) changeDead(ctx context.Context, doing, statement, relay string, filter outbox.Filter) (int, error) {
+// changeDead runs statements on selected dead events.
+func (s *Store) changeDead(ctx context.Context, doing, relay string, filter outbox.Filter, statements ...string) (int, error) {
 	arguments, err := asideArguments(relay, filter)
 	if err != nil {
 		return 0, failed(doing, err)
@@ -136,16 +144,10 @@ func (s *Store) changeDead(ctx context.Context, doing, statement, relay string, 
 		if _, err := registrationOf(ctx, tx, relay); err != nil {
 			return err
 		}
-		lanes, keys, err := changedAsides(ctx, tx, statement, arguments)
-		if err == nil && len(lanes) > 0 {
-			if _, err = promote(ctx, tx, relay, keys); err == nil {
-				err = changedLanes(ctx, tx, relay, lanes)
-			}
-		}
-		if err != nil {
+		var err error
+		if n, err = changeSelected(ctx, tx, relay, arguments, statements); err != nil {
 			return failed(doing, err)
 		}
-		n = len(lanes)
 		return nil
 	})
 	if err != nil {
@@ -154,19 +156,32 @@ func (s *Store) changeDead(ctx context.Context, doing, statement, relay string, 
 	return n, nil
 }
 
-func changedAsides(ctx context.Context, tx *sql.Tx, statement string, arguments []any) (lanes []int, keys []string, err error) {
-	rows, err := tx.QueryContext(ctx, statement, arguments...)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
+func changeSelected(ctx context.Context, tx *sql.Tx, relay string, arguments []any, statements []string) (int, error) {
+	var numbers []int64
+	var lanes []int
+	var keys []string
+	err := scanAll(ctx, tx, selectDead, arguments, func(scan func(...any) error) error {
+		var number int64
 		var lane int
 		var key string
-		if err := rows.Scan(&lane, &key); err != nil {
-			return nil, nil, err
-		}
-		lanes, keys = append(lanes, lane), append(keys, key)
+		err := scan(&number, &lane, &key)
+		numbers, lanes, keys = append(numbers, number), append(lanes, lane), append(keys, key)
+		return err
+	})
+	if err != nil || len(numbers) == 0 {
+		return 0, err
 	}
-	return lanes, keys, rows.Err()
+	list, err := json.Marshal(numbers)
+	if err != nil {
+		return 0, err
+	}
+	for _, statement := range statements {
+		if _, err := tx.ExecContext(ctx, statement, relay, string(list)); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := promote(ctx, tx, relay, keys); err != nil {
+		return 0, err
+	}
+	return len(numbers), changedLanes(ctx, tx, relay, lanes)
 }

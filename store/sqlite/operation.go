@@ -22,13 +22,13 @@ func changedLanes(ctx context.Context, tx *sql.Tx, relay string, lanes []int) er
 	return err
 }
 
-// standing finds by primary keys where an event is: its slot, whether it is set
-// aside, and under which key.
+// standing finds by primary keys where an event is: its slot, whether the relay
+// publishes it, whether it is set aside, and under which key.
 const standing = `
-SELECT onceward_slot(e.key, e.number), a.state, coalesce(a.key_hash, '')
+SELECT onceward_slot(e.key, e.number), ` + topicsMatch + `, a.state, coalesce(a.key_hash, '')
 FROM onceward_event AS e
 LEFT JOIN onceward_aside AS a ON a.relay = ?1 AND a.number = e.number
-WHERE e.number = ?2`
+WHERE e.number = ?3`
 
 const lanePosition = `SELECT last FROM onceward_relay_lane WHERE relay = ?1 AND lane = ?2`
 
@@ -57,9 +57,14 @@ func (s *Store) Skip(ctx context.Context, relay string, number int64) error {
 
 func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) error {
 	var slot int
+	var matches bool
 	var state sql.Null[outbox.State]
 	var keyHash string
-	err := tx.QueryRowContext(ctx, standing, r.Relay, number).Scan(&slot, &state, &keyHash)
+	patterns, err := globs(r.Topics)
+	if err != nil {
+		return err
+	}
+	err = tx.QueryRowContext(ctx, standing, r.Relay, patterns, number).Scan(&slot, &matches, &state, &keyHash)
 	if errors.Is(err, sql.ErrNoRows) {
 		return errors.New("there is no such event in the log: it was pruned, rolled back or never written")
 	}
@@ -72,6 +77,8 @@ func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) 
 		return err
 	}
 	switch {
+	case number > last && !matches && !state.Valid:
+		return nil // The relay passes it anyhow, and would never take back what was set aside.
 	case number > last:
 		_, err = tx.ExecContext(ctx, putSkipped, r.Relay, number, lane)
 	case state.Valid:

@@ -57,6 +57,33 @@ func operationRules[Tx any]() []outboxRule[Tx] {
 			}
 			f.wantStates(map[string]outbox.State{})
 		}},
+		{"SkipOfOtherTopicsSetsNothingAside", func(f *outboxFixture[Tx]) {
+			r := registration()
+			r.Topics = []string{topic}
+			a := f.start("a", r)
+			other := eventOf("other", "k")
+			other.Topic = otherTopic
+			f.append(other, eventOf("a", "k"))
+			f.must("skip", f.store.Skip(f.Context(), relayName, a.read()[0].Number-1))
+			f.wantStates(map[string]outbox.State{})
+			a.wantCaughtUp("a")
+		}},
+		{"DiscardedEventIsNotReadAgain", func(f *outboxFixture[Tx]) {
+			a := f.start("a", parkingRegistration())
+			f.append(eventOf("waits", "k"), eventOf("dead", "k"), eventOf("behind", "k"))
+			start := a.lease.Lanes[0].Position // An outage holds up the first: all lanes stand before it.
+			asides := asidesOf(a.read()[1:], outbox.Dead, 0)
+			asides[1].State = outbox.Behind
+			a.move(start, a.lanes()...)
+			a.save(asides, nil)
+			f.wantCount(1)(f.store.Discard(f.Context(), relayName, selected(outbox.Filter{})))
+			f.wantStates(map[string]outbox.State{"dead": outbox.Skipped, "behind": outbox.Retrying})
+			a.renew()
+			f.wantDue(a, 100, "behind")
+			a.read()
+			a.save(nil, asides[:1])
+			f.wantStates(map[string]outbox.State{"behind": outbox.Retrying})
+		}},
 		{"RedrivenEventsAreDueWithoutAttempts", redrivenEvents[Tx]},
 		{"RedriveWithParkKeyKeepsTheOrderOfTheKey", func(f *outboxFixture[Tx]) {
 			a, asides := f.parked("k-1", "k-2")
