@@ -55,7 +55,8 @@ type RelayConfig struct {
 	BackoffMin, BackoffMax time.Duration
 
 	// Lease is how long the lanes of an instance that died stay unpublished, at
-	// most. Default 10 s, at least 1 s. It is prolonged every third of it.
+	// most. Default 10 s, at least 1 s. Three quarters of it are leased, and prolonged
+	// every quarter, so that others notice in time.
 	Lease time.Duration
 
 	// Poll is the longest pause between two looks at a log without new events,

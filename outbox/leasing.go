@@ -40,7 +40,7 @@ type leaseResult struct {
 
 func newLeaseHolder(publishing context.Context, in *instance) *leaseHolder {
 	h := &leaseHolder{
-		store: in.store, relay: in.Name, instance: in.name, lease: in.Lease, timeout: min(in.Lease/2, storeTimeout),
+		store: in.store, relay: in.Name, instance: in.name, lease: in.Lease * 3 / 4, timeout: min(in.Lease/2, storeTimeout),
 		kick: make(chan struct{}, 1), results: make(chan leaseResult, 1), parent: publishing,
 	}
 	h.calls, h.cancel = context.WithCancel(publishing)

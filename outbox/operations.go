@@ -32,7 +32,7 @@ const (
 )
 
 // Operator looks at relays and changes what they do, from any process. It is safe
-// for concurrent use. What it changes reaches running instances within a third of
+// for concurrent use. What it changes reaches running instances within a quarter of
 // their lease, or with their next write.
 type Operator struct{ store OperatorStore }
 
