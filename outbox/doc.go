@@ -83,13 +83,16 @@
 //	store unavailable                         no        nothing is read; tried again with backoff
 //	process dies between publish and settle   no        the next owner publishes again from the saved position: copies
 //	lease lost while publishing               no        nothing is saved; the new owner publishes again: copies
+//	lanes handed over or Run ended while an   –         what was acknowledged behind it is published again
+//	  older event of the lane is unavailable            by the next owner: copies
 //	settle's outcome unknown                  no        lanes are read again from what is saved: copies
 //	the log was restored into another cluster –         Register adopts it: unpublished events are published, others not
 //
 // # What is guaranteed, and what is not
 //
 //	exactly when the transaction commits      every event is published or set aside, none is lost
-//	at least once                             copies after a crash, a lost lease or an unknown acknowledgement; same ID
+//	at least once                             copies after a crash, a lost or changed lane, an unknown acknowledgement, and
+//	                                          after a stop in an outage; same ID
 //	in order per topic and key                under both policies, after removing copies, for events that nobody set aside:
 //	                                          under BlockLane a dead letter is overtaken, under ParkKey it is not
 //	in no order                               events without a key; of different keys; delayed ones
