@@ -14,6 +14,7 @@ import (
 //	live      instances whose lease is not over: by the index relay_instance_pkey
 //	me        what was known of this instance before
 //	lease     … and now. Old leases go, so that the table stays small
+//	seen      that somebody runs the relay. Its row is locked before any lane is, as operators do
 //	share     lanes by instance, in the order of their names; the first few get one more
 //	free      lanes of nobody who lives. An instance without a row is new or was
 //	          forgotten in a crash of the server: what it owns is free, even for itself
@@ -42,6 +43,7 @@ WITH r AS MATERIALIZED (
 ), seen AS (
 	UPDATE {schema}.relay s SET seen_at = pg_catalog.clock_timestamp()
 	WHERE s.name = $1::text AND s.seen_at < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 minute'
+	RETURNING s.name
 ), share AS MATERIALIZED (
 	SELECT r.lanes / i.live + CASE WHEN i.before < r.lanes % i.live THEN 1 ELSE 0 END AS lanes
 	FROM r CROSS JOIN (
@@ -58,7 +60,7 @@ WITH r AS MATERIALIZED (
 		OR l.owner <> $2::text AND NOT EXISTS (SELECT FROM live WHERE live.instance = l.owner))
 ), chosen AS MATERIALIZED (
 	SELECT l.lane FROM {schema}.relay_lane l JOIN free f ON f.lane = l.lane AND f.epoch = l.epoch
-	WHERE l.relay = $1::text
+	WHERE l.relay = $1::text AND (SELECT pg_catalog.count(*) FROM seen) >= 0
 	ORDER BY l.lane
 	LIMIT (SELECT GREATEST(0, share.lanes - (SELECT pg_catalog.count(*) FROM own)) FROM share)
 	FOR UPDATE OF l SKIP LOCKED
@@ -163,14 +165,15 @@ func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, lanes int) 
 }
 
 // leaveSQL ends a lease, by the index relay_instance_pkey, and frees its lanes, by
-// relay_lane_pkey.
+// relay_lane_pkey. It locks the relay first, as operators do.
 const leaveSQL = `
 WITH ended AS (
 	DELETE FROM {schema}.relay_instance i WHERE i.relay = $1::text AND i.instance = $2::text
 ), seen AS (
-	UPDATE {schema}.relay r SET seen_at = pg_catalog.clock_timestamp() WHERE r.name = $1::text
+	UPDATE {schema}.relay r SET seen_at = pg_catalog.clock_timestamp() WHERE r.name = $1::text RETURNING r.name
 )
-UPDATE {schema}.relay_lane l SET owner = NULL, xid = pg_catalog.pg_current_xact_id() WHERE l.relay = $1::text AND l.owner = $2::text`
+UPDATE {schema}.relay_lane l SET owner = NULL, xid = pg_catalog.pg_current_xact_id()
+FROM seen WHERE l.relay = seen.name AND l.relay = $1::text AND l.owner = $2::text`
 
 // Leave implements outbox.RelayStore.
 func (d *Database[Tx]) Leave(ctx context.Context, relay, instance string) error {
