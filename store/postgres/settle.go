@@ -16,12 +16,19 @@ import (
 //
 // The statement has the number of a transaction even if it saves nothing; see
 // floors for what follows from it.
+//
+// Positions alone do not wait for the disk ($5): a crash of the server may lose the last
+// of them, and what was published since is published again, as after any crash. A
+// relay would stand still for each flush, many times a second.
 const moveSQL = `
-WITH progress AS MATERIALIZED (
+WITH durability AS MATERIALIZED (
+	SELECT CASE WHEN $5::boolean THEN '' ELSE pg_catalog.set_config('synchronous_commit', 'off', true) END AS chosen
+), progress AS MATERIALIZED (
 	SELECT n.lane, n.epoch, n.release, p.*
 	FROM pg_catalog.json_to_recordset($3::text::json) AS n (lane integer, epoch bigint, release boolean, place integer)
 	JOIN pg_catalog.json_to_recordset($4::text::json) AS p
 		(place integer, seen pg_snapshot, floor bigint, target pg_snapshot, target_floor bigint, last bigint, replay bigint) ON p.place = n.place
+	WHERE (SELECT chosen FROM durability) IS NOT NULL
 ), moved AS (
 	UPDATE {schema}.relay_lane l
 	SET seen = p.seen, floor = p.floor, target = p.target, target_floor = p.target_floor, last = p.last, replay = p.replay,
@@ -62,13 +69,14 @@ func (d *Database[Tx]) Settle(ctx context.Context, s outbox.Settlement) (outbox.
 		return outbox.Settled{}, d.invalid
 	}
 	moved := make(map[int]bool, len(s.Lanes))
-	move, err := d.move(s, moved)
+	durably := len(s.Aside) > 0 || len(s.Done) > 0
+	move, err := d.move(s, durably, moved)
 	if err != nil {
 		return outbox.Settled{}, err
 	}
 	var freed []string
 	began := d.floors.settling()
-	if len(s.Aside) == 0 && len(s.Done) == 0 {
+	if !durably {
 		err = d.alone(ctx, doing, move)
 	} else {
 		err = d.transact(ctx, doing, opening{query: move}, func(ctx context.Context, tx Tx) (err error) {
@@ -98,7 +106,7 @@ func (d *Database[Tx]) Settle(ctx context.Context, s outbox.Settlement) (outbox.
 }
 
 // move notes which lanes were moved.
-func (d *Database[Tx]) move(s outbox.Settlement, moved map[int]bool) (query, error) {
+func (d *Database[Tx]) move(s outbox.Settlement, durably bool, moved map[int]bool) (query, error) {
 	var positions []positionDocument
 	places := map[outbox.Position]int{}
 	lanes := make([]laneDocument, len(s.Lanes))
@@ -128,7 +136,7 @@ func (d *Database[Tx]) move(s outbox.Settlement, moved map[int]bool) (query, err
 	if err != nil {
 		return query{}, err
 	}
-	return query{d.sql(moveSQL), []any{s.Relay, s.Instance, string(laneText), string(positionText)}, func(row scanner) error {
+	return query{d.sql(moveSQL), []any{s.Relay, s.Instance, string(laneText), string(positionText), durably}, func(row scanner) error {
 		var lane int
 		var saved bool
 		var xid string
