@@ -83,6 +83,9 @@ func (f *follower) read() outbox.Chunk {
 // save settles where it stands.
 func (f *follower) save(aside ...outbox.Aside) {
 	f.t.Helper()
+	if len(f.owned) == 0 {
+		return
+	}
 	s := outbox.Settlement{Relay: f.relay.Relay, Instance: f.name, Aside: aside}
 	for _, l := range f.owned {
 		s.Lanes = append(s.Lanes, outbox.LaneProgress{OwnedLane: l})
