@@ -37,7 +37,8 @@ func TestSQLOutboxStoreConforms(t *testing.T) {
 func (s schema) ageOutbox(t *testing.T, by time.Duration) {
 	t.Helper()
 	for table, times := range map[string][]string{
-		"outbox": {"created_at", "deliver_after"}, "relay": {"created_at", "seen_at"}, "relay_instance": {"seen_at", "lease_until"}, "aside": {"due_at", "set_aside_at"},
+		"outbox": {"created_at", "deliver_after"}, "aside": {"due_at", "set_aside_at"},
+		"relay": {"created_at", "seen_at"}, "relay_instance": {"seen_at", "lease_until"},
 	} {
 		for i, column := range times {
 			times[i] = column + ` = ` + column + ` - $1 * interval '1 microsecond'`
@@ -135,11 +136,11 @@ func (sqlOutbox) RollBackToSavepoint(ctx context.Context, tx *sql.Tx, work func(
 }
 
 func (d sqlOutbox) InsertPlain(ctx context.Context, tx *sql.Tx, topic string, key, payload []byte) error {
-	_, err := tx.ExecContext(ctx, d.insertPlain(), topic, key, payload) //nolint:gosec // A name of this test's own, quoted.
+	_, err := tx.ExecContext(ctx, d.insertPlain(), topic, key, payload)
 	return err
 }
 
 func (d sqlOutbox) InsertInvalid(ctx context.Context, tx *sql.Tx, topic string) error {
-	_, err := tx.ExecContext(ctx, d.insertInvalid(), topic) //nolint:gosec // A name of this test's own, quoted.
+	_, err := tx.ExecContext(ctx, d.insertInvalid(), topic)
 	return err
 }

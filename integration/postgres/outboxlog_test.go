@@ -22,11 +22,12 @@ import (
 func TestLogThatCannotBeReadInOrderIsRefusedWithItsCure(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]string{
-		"sequence that caches":         `ALTER SEQUENCE {schema}.outbox_number CACHE 10`,
-		"sequence with gaps":           `ALTER SEQUENCE {schema}.outbox_number INCREMENT 10`,
-		"sequence that cycles":         `ALTER SEQUENCE {schema}.outbox_number CYCLE`,
-		"number first":                 `ALTER TABLE {schema}.outbox ALTER number SET DEFAULT nextval('{literal}.outbox_number')`,
-		"other sequence":               `CREATE SEQUENCE {schema}.own; ALTER TABLE {schema}.outbox ALTER number SET DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{literal}.own') END`,
+		"sequence that caches": `ALTER SEQUENCE {schema}.outbox_number CACHE 10`,
+		"sequence with gaps":   `ALTER SEQUENCE {schema}.outbox_number INCREMENT 10`,
+		"sequence that cycles": `ALTER SEQUENCE {schema}.outbox_number CYCLE`,
+		"number first":         `ALTER TABLE {schema}.outbox ALTER number SET DEFAULT nextval('{literal}.outbox_number')`,
+		"other sequence": `CREATE SEQUENCE {schema}.own; ALTER TABLE {schema}.outbox ALTER number SET DEFAULT
+			CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{literal}.own') END`,
 		"no number":                    `ALTER TABLE {schema}.outbox ALTER number DROP DEFAULT`,
 		"no transaction":               `ALTER TABLE {schema}.outbox ALTER xid DROP DEFAULT`,
 		"sequence that was set back":   `SELECT setval('{literal}.outbox_number', 1)`,
@@ -112,7 +113,8 @@ func TestProducersAndRelaysNeedNoMoreThanTheirRights(t *testing.T) {
 	}
 	publish(t, producers, producing, eventsOf("orders", "a", 3)...)()
 	publish(t, producers, producing, eventsOf("orders", "b", 1)...)()
-	execute(t, producers, `INSERT INTO onceward.outbox (topic, key, payload, headers) VALUES ('orders', 'order-7', '{"paid":true}', '[["content-type","application/json"]]')`)
+	execute(t, producers, `INSERT INTO onceward.outbox (topic, key, payload, headers)
+		VALUES ('orders', 'order-7', '{"paid":true}', '[["content-type","application/json"]]')`)
 	for column, value := range map[string]string{"number": "1000", "xid": "'3'", "created_at": "now()"} {
 		if _, err := producers.Exec(t.Context(), `INSERT INTO onceward.outbox (topic, `+column+`) VALUES ('orders', `+value+`)`); err == nil {
 			t.Errorf("a producer chooses %s", column)

@@ -21,8 +21,6 @@ VALUES ($1::text, $2::text, $3::bytea, $4::bytea, $5::text::json, $6::text::time
 // appendManySQL writes many events with one statement, whatever their number, so that
 // connections prepare it once. The numbers are given in the order of the rows. An empty text is
 // NULL: with array_nulls off, NULL in an array is a word like any other.
-//
-//nolint:dupword // SQL repeats itself.
 const appendManySQL = `
 INSERT INTO {schema}.outbox (message_id, topic, key, payload, headers, deliver_after)
 SELECT m.message_id, m.topic, NULLIF(m.key, '')::bytea, NULLIF(m.payload, '')::bytea, NULLIF(m.headers, '')::json,

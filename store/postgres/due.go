@@ -14,6 +14,8 @@ import (
 // log comes without its contents.
 //
 // The last row has the number 0 and says when the first of the others is due.
+//
+//nolint:dupword,unqueryvet // SQL repeats itself. The columns are named once.
 const dueSQL = `
 WITH candidate AS MATERIALIZED (
 	SELECT a.*, pg_catalog.row_number() OVER (ORDER BY a.due_at, a.number) AS place, a.due_at <= (SELECT pg_catalog.clock_timestamp()) AS is_due

@@ -1,6 +1,9 @@
 package postgres
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // floors knows where a scan for new rows may begin: a floor of a snapshot S is a number
 // below which, itself included, no transaction that began after S writes a row.
@@ -83,4 +86,33 @@ func (f *floors) restart() {
 	defer f.mu.Unlock()
 	f.generation++
 	f.last, f.sure = 0, 0
+}
+
+const lastNumberSQL = `SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {schema}.outbox_number s`
+
+// takeXactIDSQL gives the transaction a number, which completes at its commit.
+const takeXactIDSQL = `SELECT pg_catalog.pg_current_xact_id()::text`
+
+// safeFloor returns a floor for every snapshot that is taken after it
+// returns.
+func (d *Database[Tx]) safeFloor(ctx context.Context) (floor int64, err error) {
+	err = d.inTransaction(ctx, "find the end of the log", func(ctx context.Context, r runner) error {
+		err := r.query(ctx, query{d.sql(lastNumberSQL), nil, func(row scanner) error { return row.Scan(&floor) }})
+		if err != nil {
+			return err
+		}
+		return r.query(ctx, query{takeXactIDSQL, nil, func(row scanner) error { return row.Scan(new(string)) }})
+	})
+	return floor, err
+}
+
+// startFloors forgets what was known, and finds out how far the log goes: a first window
+// that ends without a floor would be followed by one that looks at all its rows again.
+func (d *Database[Tx]) startFloors(ctx context.Context) {
+	d.floors.restart()
+	began := d.floors.confirmed()
+	// Without it, the next Settle finds one.
+	if floor, err := d.safeFloor(ctx); err == nil {
+		d.floors.settled(floorClaim{began.generation, floor})
+	}
 }

@@ -126,17 +126,6 @@ func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease 
 	}
 }
 
-// startFloors forgets what was known, and finds out how far the log goes: a first window
-// that ends without a floor would be followed by one that looks at all its rows again.
-func (d *Database[Tx]) startFloors(ctx context.Context) {
-	d.floors.restart()
-	began := d.floors.confirmed()
-	// Without it, the next Settle finds one.
-	if floor, err := d.safeFloor(ctx); err == nil {
-		d.floors.settled(floorClaim{began.generation, floor})
-	}
-}
-
 const relayLanesSQL = `SELECT r.lanes FROM {schema}.relay r WHERE r.name = $1::text`
 
 // whyNoLease says why there is none, and cures it if it can.

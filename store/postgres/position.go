@@ -10,9 +10,8 @@ import (
 // empty text, which stands for the start of the log in every store.
 const nothingSeen = "1:1:"
 
-// positionColumns are what positionRow reads, of a row l of relay_lane.
-const positionColumns = `l.seen::text, l.floor, coalesce(l.target::text, ''), l.target_floor, l.last, l.replay`
-
+// positionRow reads the columns seen, floor, target, target_floor, last and replay, as text
+// those that are snapshots.
 type positionRow struct {
 	outbox.Position
 }
@@ -33,6 +32,8 @@ func seenText(seen string) string { return cmp.Or(seen, nothingSeen) }
 // passedSQL is true if the lane l has passed the row e: it is visible in what the
 // lane has seen and is not to be handled again, or it lies in the part of the open
 // window that was handled.
+//
+//nolint:gosec // No password.
 const passedSQL = `(pg_catalog.pg_visible_in_snapshot(e.xid, l.seen) AND (l.replay = 0 OR e.number < l.replay)
 	OR l.target IS NOT NULL AND e.number <= l.last AND pg_catalog.pg_visible_in_snapshot(e.xid, l.target))`
 

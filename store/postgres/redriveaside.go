@@ -151,6 +151,7 @@ FROM {schema}.outbox e, {schema}.relay_lane l
 WHERE a.relay = $1::text AND a.number = ANY ($2::text::bigint[])
 AND e.number = a.number AND l.relay = $1::text AND l.lane = a.lane AND NOT ` + passedSQL
 
+//nolint:gosec // No password.
 const removePassedSQL = `
 DELETE FROM {schema}.aside a WHERE a.relay = $1::text AND a.number = ANY ($2::text::bigint[]) AND a.state <> 'skipped'`
 

@@ -3,12 +3,10 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -59,7 +57,8 @@ func (d *Database[Tx]) Register(ctx context.Context, asked outbox.Registration) 
 				return err
 			}
 		}
-		added, err := r.exec(ctx, d.sql(addRelaySQL), asked.Relay, int64(asked.Lanes), textsLiteral(asked.Topics), string(asked.Policy), microseconds(asked.Retention))
+		added, err := r.exec(ctx, d.sql(addRelaySQL),
+			asked.Relay, int64(asked.Lanes), textsLiteral(asked.Topics), string(asked.Policy), microseconds(asked.Retention))
 		if err != nil {
 			return err
 		}
@@ -114,7 +113,8 @@ func textsLiteral(texts []string) string {
 func differences(asked, recorded outbox.Registration) []string {
 	var different []string
 	differ := func(name string, asked, recorded any) {
-		different = append(different, fmt.Sprintf("%s %v here, %v recorded: start all instances with the latter, or stop them all and change it in its row of the table relay", name, asked, recorded))
+		different = append(different, fmt.Sprintf("%s %v here, %v recorded: start all instances with the latter, "+
+			"or stop them all and change it in the relay's row of table relay", name, asked, recorded))
 	}
 	if asked.Lanes != recorded.Lanes {
 		different = append(different, fmt.Sprintf("Lanes %d here, %d recorded: start all instances with the latter, or stop them all and call Operator.ChangeLanes",
@@ -137,87 +137,4 @@ const snapshotSQL = `SELECT pg_catalog.pg_current_snapshot()::text`
 func currentSnapshot(ctx context.Context, r runner) (snapshot string, err error) {
 	err = r.query(ctx, query{snapshotSQL, nil, func(row scanner) error { return row.Scan(&snapshot) }})
 	return snapshot, err
-}
-
-const lastNumberSQL = `SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {schema}.outbox_number s`
-
-// takeXactIDSQL gives the transaction a number, which completes at its commit.
-const takeXactIDSQL = `SELECT pg_catalog.pg_current_xact_id()::text`
-
-// safeFloor returns a floor for every snapshot that is taken after it returns: see
-// floors for why.
-func (d *Database[Tx]) safeFloor(ctx context.Context) (floor int64, err error) {
-	err = d.inTransaction(ctx, "find the end of the log", func(ctx context.Context, r runner) error {
-		err := r.query(ctx, query{d.sql(lastNumberSQL), nil, func(row scanner) error { return row.Scan(&floor) }})
-		if err != nil {
-			return err
-		}
-		return r.query(ctx, query{takeXactIDSQL, nil, func(row scanner) error { return row.Scan(new(string)) }})
-	})
-	return floor, err
-}
-
-// logShapeSQL describes what the order of the log hangs on. The names in it are looked
-// up as the catalogs have them, since a cast to regclass fails where one is missing.
-const logShapeSQL = `
-SELECT s.seqcache, s.seqincrement, s.seqcycle,
-	coalesce(pg_catalog.max(pg_catalog.pg_get_expr(d.adbin, d.adrelid)) FILTER (WHERE a.attname = 'number'), ''),
-	coalesce(pg_catalog.max(pg_catalog.pg_get_expr(d.adbin, d.adrelid)) FILTER (WHERE a.attname = 'xid'), '')
-FROM pg_catalog.pg_namespace n
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'outbox_number'
-JOIN pg_catalog.pg_sequence s ON s.seqrelid = c.oid
-JOIN pg_catalog.pg_class t ON t.relnamespace = n.oid AND t.relname = 'outbox'
-JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid
-LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = t.oid AND d.adnum = a.attnum
-WHERE n.nspname = $1::text
-GROUP BY s.seqcache, s.seqincrement, s.seqcycle`
-
-// numberDefault is what number's default must be: the transaction's number first. As
-// PostgreSQL prints it; how it prints the sequence depends on the search path.
-//
-//nolint:gochecknoglobals // A constant in all but name.
-var numberDefault = regexp.MustCompile(`^\s*CASE\s+WHEN \(pg_current_xact_id\(\) IS NOT NULL\) THEN nextval\('([^']|'')*outbox_number"?'::regclass\)\s+ELSE NULL::bigint\s+END\s*$`)
-
-// logEndSQL reads, by the indexes outbox_pkey and relay_lane_pkey, how far numbers have
-// been given and used.
-const logEndSQL = `
-SELECT (SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {schema}.outbox_number s),
-	GREATEST(coalesce((SELECT pg_catalog.max(o.number) FROM {schema}.outbox o), 0), coalesce((SELECT pg_catalog.max(l.floor) FROM {schema}.relay_lane l), 0))`
-
-// refuseLog returns outbox.ErrLog if the log cannot be read in order, with the cure.
-func (d *Database[Tx]) refuseLog(ctx context.Context, r runner) error {
-	if err := d.refuseMissingRights(ctx, r, relayRights); err != nil {
-		return err
-	}
-	var found, cycle bool
-	var cache, increment, last, used int64
-	var number, xid string
-	err := r.query(ctx, query{logShapeSQL, []any{d.schema}, func(row scanner) error {
-		found = true
-		return row.Scan(&cache, &increment, &cycle, &number, &xid)
-	}})
-	if err != nil {
-		return err
-	}
-	literal := func(name string) string { return "'" + strings.ReplaceAll(name, "'", "''") + "'" }
-	sequence, table := d.quoted()+".outbox_number", d.quoted()+".outbox"
-	switch {
-	case !found:
-		return fmt.Errorf("%w: schema %q lacks the outbox: run Migrate", idempotency.ErrNotMigrated, d.schema)
-	case cache != 1:
-		return fmt.Errorf("%w: the sequence caches %d numbers for each connection, which are used later than others: ALTER SEQUENCE %s CACHE 1", outbox.ErrLog, cache, sequence)
-	case increment != 1, cycle:
-		return fmt.Errorf("%w: the sequence does not count up by one: ALTER SEQUENCE %s INCREMENT 1 NO CYCLE", outbox.ErrLog, sequence)
-	case !numberDefault.MatchString(number):
-		return fmt.Errorf("%w: numbers are given before transactions have theirs: ALTER TABLE %s ALTER number SET DEFAULT "+
-			"CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval(%s) END", outbox.ErrLog, table, literal(sequence))
-	case xid != "pg_current_xact_id()":
-		return fmt.Errorf("%w: rows do not say which transaction wrote them: ALTER TABLE %s ALTER xid SET DEFAULT pg_current_xact_id()", outbox.ErrLog, table)
-	}
-	err = r.query(ctx, query{d.sql(logEndSQL), nil, func(row scanner) error { return row.Scan(&last, &used) }})
-	if err == nil && last < used {
-		err = fmt.Errorf("%w: the sequence has given %d numbers and %d are used: SELECT pg_catalog.setval(%s, %d)",
-			outbox.ErrLog, last, used, literal(sequence), used)
-	}
-	return err
 }

@@ -16,7 +16,7 @@ import (
 // So adopting a log is giving its rows numbers that are right here:
 //
 //	lowest      all relays that want the row have passed it: visible in every snapshot
-//	lowest + n  n has a bit for each relay that has yet to publish it
+//	lowest + n  this n has a bit for each relay that has yet to publish it
 //
 // These are so small that no transaction of a running cluster has them. The new
 // position of a relay is a snapshot that is taken now, in which transactions whose number has

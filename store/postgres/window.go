@@ -36,6 +36,8 @@ import (
 //
 //	$1 seen    $2 target, or ''    $3 the last number handled    $4 replay, or a number beyond all
 //	$5 start   $6 span             $7 bytes of a value that comes along    $8 limit
+//
+//nolint:dupword,unqueryvet // SQL repeats itself. The columns are named once.
 const readSQL = `
 WITH w AS MATERIALIZED (
 	SELECT coalesce(NULLIF($2::text, '')::pg_snapshot, pg_catalog.pg_current_snapshot()) AS target,
@@ -276,7 +278,7 @@ func (w *window) idle() bool {
 // planLimit is a limit that stands in a statement, one of few: the power of two that
 // is large enough.
 func planLimit(limit int) string {
-	return strconv.FormatUint(1<<bits.Len(uint(limit-1)), 10) //nolint:gosec // It is positive.
+	return strconv.FormatUint(1<<bits.Len(uint(limit-1)), 10)
 }
 
 func lanesLiteral(lanes []int) string {
