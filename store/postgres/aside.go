@@ -129,17 +129,44 @@ func (d *Database[Tx]) promote(ctx context.Context, r runner, relay string, keys
 }
 
 // heldSQL reads what holds up others or is to be passed, by the index aside_key: all
-// retrying and skipped events, and one of each key that has others.
+// retrying and skipped events, and one of each key that has others. And what is ahead of
+// its lane: it stands behind what any of the lanes has looked at as a whole, by aside_pkey,
+// or belongs to a transaction that a lane saw in progress, by outbox_xid. What is
+// delayed and was passed can be a lot, and is not looked at.
 const heldSQL = `
+WITH l AS MATERIALIZED (
+	SELECT l.*, LEAST(l.floor, NULLIF(l.replay, 0) - 1) AS start FROM {schema}.relay_lane l
+	WHERE l.relay = $1::text AND l.lane = ANY ($2::text::integer[])
+), late AS MATERIALIZED (
+	SELECT DISTINCT x.xid FROM (SELECT DISTINCT l.seen::text AS seen FROM l) s CROSS JOIN LATERAL pg_catalog.pg_snapshot_xip(s.seen::pg_snapshot) AS x (xid)
+	WHERE pg_catalog.pg_visible_in_snapshot(x.xid, pg_catalog.pg_current_snapshot())
+), candidate AS (
+	SELECT a.number, a.lane FROM l JOIN {schema}.aside a ON a.lane = l.lane
+	WHERE a.relay = $1::text AND a.number > (SELECT pg_catalog.min(l.start) FROM l) AND a.number > l.start
+	UNION
+	SELECT a.number, a.lane FROM late CROSS JOIN LATERAL (
+		SELECT o.number FROM {schema}.outbox o WHERE o.xid = late.xid
+	) o JOIN {schema}.aside a ON a.relay = $1::text AND a.number = o.number
+), ahead AS MATERIALIZED (
+	SELECT e.number FROM candidate c JOIN l ON l.lane = c.lane JOIN {schema}.outbox e ON e.number = c.number
+	WHERE NOT ` + passedSQL + `
+)
 SELECT a.number, a.lane, a.state, coalesce(a.key_hash, ''), a.attempts,
-	(pg_catalog.date_part('epoch', a.due_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint
+	(pg_catalog.date_part('epoch', a.due_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint,
+	a.number IN (SELECT h.number FROM ahead h)
 FROM {schema}.aside a
 WHERE a.relay = $1::text AND a.lane = ANY ($2::text::integer[]) AND a.state IN ('retrying', 'skipped')
 UNION ALL
-(SELECT DISTINCT ON (a.lane, a.key_hash) a.number, a.lane, a.state, a.key_hash, a.attempts, NULL::bigint
+(SELECT DISTINCT ON (a.lane, a.key_hash) a.number, a.lane, a.state, a.key_hash, a.attempts, NULL::bigint, false
 FROM {schema}.aside a
 WHERE a.relay = $1::text AND a.lane = ANY ($2::text::integer[]) AND a.state IN ('behind', 'dead') AND a.key_hash IS NOT NULL
-ORDER BY a.lane, a.key_hash, a.number)`
+AND a.number NOT IN (SELECT h.number FROM ahead h)
+ORDER BY a.lane, a.key_hash, a.number)
+UNION ALL
+SELECT a.number, a.lane, a.state, coalesce(a.key_hash, ''), a.attempts,
+	(pg_catalog.date_part('epoch', a.due_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint, true
+FROM ahead h JOIN {schema}.aside a ON a.relay = $1::text AND a.number = h.number
+WHERE a.state NOT IN ('retrying', 'skipped')`
 
 // Held implements outbox.RelayStore.
 func (d *Database[Tx]) Held(ctx context.Context, relay string, lanes []int) ([]outbox.Aside, error) {
@@ -149,7 +176,7 @@ func (d *Database[Tx]) Held(ctx context.Context, relay string, lanes []int) ([]o
 		var a outbox.Aside
 		var state string
 		var due *int64
-		if err := row.Scan(&a.Number, &a.Lane, &state, &a.KeyHash, &a.Attempts, &due); err != nil {
+		if err := row.Scan(&a.Number, &a.Lane, &state, &a.KeyHash, &a.Attempts, &due, &a.Ahead); err != nil {
 			return err
 		}
 		if due != nil {
@@ -159,7 +186,7 @@ func (d *Database[Tx]) Held(ctx context.Context, relay string, lanes []int) ([]o
 		switch {
 		case a.State == outbox.Retrying:
 			retrying[a.KeyHash] = true
-		case a.State != outbox.Skipped && retrying[a.KeyHash]:
+		case a.State != outbox.Skipped && !a.Ahead && retrying[a.KeyHash]:
 			return nil
 		}
 		held = append(held, a)

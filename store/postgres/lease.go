@@ -19,7 +19,8 @@ import (
 //	free      lanes of nobody who lives. An instance without a row is new or was
 //	          forgotten in a crash of the server: what it owns is free, even for itself
 //	taken     as many as are missing. A lane that is taken at this moment by somebody else is
-//	          locked or has another epoch by now, and is left to them
+//	          locked or has another epoch by now, and is left to them. The epoch is a time, so
+//	          that none comes twice, even if a crash or a failover loses it
 //
 // All but the leases are rows of one relay: by the indexes relay_lane_pkey and
 // aside_due. $4 is 0 if the number of lanes is not known.
@@ -65,7 +66,9 @@ WITH r AS MATERIALIZED (
 	LIMIT (SELECT GREATEST(0, share.lanes - (SELECT pg_catalog.count(*) FROM own)) FROM share)
 	FOR UPDATE OF l SKIP LOCKED
 ), taken AS (
-	UPDATE {schema}.relay_lane l SET owner = $2::text, epoch = l.epoch + 1, xid = pg_catalog.pg_current_xact_id()
+	UPDATE {schema}.relay_lane l
+	SET owner = $2::text, xid = pg_catalog.pg_current_xact_id(),
+		epoch = GREATEST(l.epoch + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint)
 	FROM chosen c WHERE l.relay = $1::text AND l.lane = c.lane
 	RETURNING l.*
 ), mine AS (
