@@ -145,7 +145,8 @@ WITH l AS MATERIALIZED (
 	WHERE a.relay = $1::text AND a.number > (SELECT pg_catalog.min(l.start) FROM l) AND a.number > l.start
 	UNION
 	SELECT a.number, a.lane FROM late CROSS JOIN LATERAL (
-		SELECT o.number FROM {schema}.outbox o WHERE o.xid = late.xid
+		SELECT o.number FROM {schema}.outbox o
+		WHERE o.xid = late.xid AND (o.xid, o.number) > (late.xid, 0::bigint) ORDER BY o.xid, o.number
 	) o JOIN {schema}.aside a ON a.relay = $1::text AND a.number = o.number
 ), ahead AS MATERIALIZED (
 	SELECT e.number FROM candidate c JOIN l ON l.lane = c.lane JOIN {schema}.outbox e ON e.number = c.number
