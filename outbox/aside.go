@@ -37,4 +37,8 @@ type Aside struct {
 
 	// Error is the text of the last error; at most 8 KiB.
 	Error string
+
+	// Ahead: its lane has not passed it, since an older event is still to be published.
+	// It is read again, and is handled already. Only Held says so.
+	Ahead bool
 }

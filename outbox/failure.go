@@ -98,7 +98,7 @@ func (f *failures) keyHash(e *Event) string {
 func (in *instance) passHandled(l *lane, unhandled map[int64]struct{}) {
 	sent := l.take()
 	if len(unhandled) == 0 {
-		l.consume(sent, in.dropped)
+		in.pass(l, sent)
 	} else {
 		prefix, seen := -1, 0
 		l.events(func(_ *chunk, e *Event) bool {
@@ -115,7 +115,7 @@ func (in *instance) passHandled(l *lane, unhandled map[int64]struct{}) {
 			seen++
 			return true
 		})
-		l.consume(prefix, in.dropped)
+		in.pass(l, prefix)
 		l.unsaved.events = true
 	}
 	if l.blocked() {

@@ -77,6 +77,55 @@ func TestPausedLaneRemembersWhatWasAcknowledged(t *testing.T) {
 	})
 }
 
+// What was set aside behind a gap stays what it is for the next owner, who reads it again.
+func TestNextOwnerKnowsWhatWasSetAsideBehindAGap(t *testing.T) {
+	for name, policy := range map[string]func(*outbox.RelayConfig){"BlockLane": blockLane, "ParkKey": parkKey} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.broker.set(func(_ context.Context, e outbox.Event) error {
+					switch e.ID {
+					case "a1":
+						return outbox.ErrUnavailable
+					case "b1", "-1":
+						return outbox.ErrPermanent
+					}
+					return nil
+				})
+				i := f.run(policy)
+				f.pass(time.Second)
+				i.stop()
+				delayed := event("c1")
+				delayed.DeliverAfter = time.Now().Add(time.Hour)
+				tx := f.store.Begin()
+				f.appendIn(tx, event("a1"), event("b1"), event("-1"), delayed, event("d1"))
+				f.store.Commit(tx)
+				if err := f.store.Skip(f.Context(), "events", 5); err != nil {
+					f.Fatal(err)
+				}
+				i = f.run(policy)
+				f.pass(time.Minute)
+				want := map[string]outbox.State{"b1": outbox.Dead, "-1": outbox.Dead, "c1": outbox.Delayed, "d1": outbox.Skipped}
+				f.wantStates(want)
+				i.stop()
+
+				f.broker.set(nil)
+				i = f.run(policy)
+				f.pass(time.Minute)
+				f.wantSent("a1")
+				delete(want, "d1")
+				f.wantStates(want)
+				f.wantNotices(outbox.NoticeDead, 2)
+				f.wantNotices(outbox.NoticeDelayed, 1)
+				f.wantNotices(outbox.NoticeSkipped, 1)
+				f.pass(time.Hour)
+				f.wantSent("a1", "c1")
+				i.stop()
+				f.wantSaved(policy)
+			})
+		})
+	}
+}
+
 func TestDeadlineOfACallIsAnOutage(t *testing.T) {
 	simulate(t, func(f *fixture) {
 		f.broker.set(func(ctx context.Context, e outbox.Event) error {

@@ -214,17 +214,29 @@ func (s *fakeStore) Held(ctx context.Context, relay string, lanes []int) (held [
 		keys := map[string]bool{}
 		for _, number := range slices.Sorted(maps.Keys(s.relays[relay].aside)) {
 			a := s.relays[relay].aside[number]
-			if !slices.Contains(lanes, a.Lane) || a.State == outbox.Delayed {
+			if !slices.Contains(lanes, a.Lane) {
 				continue
 			}
-			if a.State == outbox.Retrying || a.State == outbox.Skipped || a.KeyHash != "" && !keys[a.KeyHash] {
-				held = append(held, a.Aside)
-				keys[a.KeyHash] = true
+			of := a.Aside
+			of.Ahead = !s.relays[relay].lanes[a.Lane].passed(s.log[number-1])
+			inLine := a.State != outbox.Delayed && a.State != outbox.Skipped && a.KeyHash != ""
+			if of.Ahead || a.State == outbox.Retrying || a.State == outbox.Skipped || inLine && !keys[a.KeyHash] {
+				held = append(held, of)
+				keys[a.KeyHash] = keys[a.KeyHash] || inLine
 			}
 		}
 		return nil
 	})
 	return held, err
+}
+
+// passed reports whether the lane would not read e again.
+func (l *fakeLane) passed(e *fakeEvent) bool {
+	at := l.position
+	seen, _ := strconv.Atoi(at.Seen)
+	target, _ := strconv.Atoi(at.Target)
+	isNew := e.commit > seen || at.Replay > 0 && e.Number >= at.Replay
+	return !isNew || at.Target != "" && e.commit <= target && e.Number <= at.Last
 }
 
 func laneOf(e *fakeEvent, lanes int) int {

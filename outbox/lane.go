@@ -76,7 +76,7 @@ type lane struct {
 	pauses      int
 
 	// handled are numbers behind done that are handled. Nil while there are none,
-	// like all of these.
+	// like all of these. What is skipped stays there until done has passed it.
 	handled map[int64]struct{}
 	skipped map[int64]Aside
 	// retrying hold up the lane (BlockLane), parked are KeyHashes that hold up
@@ -244,12 +244,17 @@ func (l *lane) keeps(aside []Aside, policy Policy) {
 				l.skipped = map[int64]Aside{}
 			}
 			l.skipped[a.Number] = a
+			continue
+		case a.State == Delayed:
 		case policy == ParkKey:
 			if a.KeyHash != "" {
 				l.park(a.KeyHash)
 			}
 		case a.State == Retrying:
 			l.block(a.Number)
+		}
+		if a.Ahead {
+			l.remember(a.Number)
 		}
 	}
 	l.prepared = true

@@ -9,9 +9,7 @@ func (in *instance) publishable(l *lane, e *Event, readAt, now time.Time) bool {
 		delete(l.handled, e.Number)
 		return false
 	}
-	if aside, ok := l.skipped[e.Number]; ok {
-		delete(l.skipped, e.Number)
-		in.gone(l, aside, &Notice{Kind: NoticeSkipped}, e)
+	if _, ok := l.skipped[e.Number]; ok {
 		return false
 	}
 	if e.Invalid != nil {
@@ -136,7 +134,7 @@ func (in *instance) complete(c *call) {
 			in.duePublished(l, l.dueSent)
 			published += r.to - r.from
 		default:
-			l.consume(l.take(), in.dropped)
+			in.pass(l, l.take())
 			published += r.to - r.from
 		}
 		if !l.waiting {
@@ -153,6 +151,18 @@ func (in *instance) complete(c *call) {
 		in.report.published(published, c.took)
 	}
 	in.recycle(c)
+}
+
+// pass moves a lane's position behind the first n events of its queue. Only now is what
+// was skipped forgotten: before, the next owner of the lane would read it again.
+func (in *instance) pass(l *lane, n int) {
+	l.consume(n, func(e *Event) {
+		if aside, ok := l.skipped[e.Number]; ok {
+			delete(l.skipped, e.Number)
+			in.gone(l, aside, &Notice{Kind: NoticeSkipped}, e)
+		}
+		in.dropped(e)
+	})
 }
 
 // take returns how many of the queue were with the publisher, which now are not.

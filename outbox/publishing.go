@@ -155,7 +155,7 @@ func (in *instance) takeQueue(c *call, l *lane, now time.Time) (changed bool) {
 		// Nothing is with the publisher, so nothing can fail behind it.
 		n := l.sent
 		l.sent = 0
-		l.consume(n, in.dropped)
+		in.pass(l, n)
 		return n > 0
 	}
 	c.runs = append(c.runs, run{lane: l, from: from, to: len(c.events), taken: l.sent, bytes: c.bytes - bytes + sortedOut})

@@ -12,17 +12,29 @@ import (
 // inLanes is the condition that something set aside is in lanes of a JSON array.
 const inLanes = `a.lane IN (SELECT value FROM json_each(?2))`
 
-// held finds by onceward_aside_key what is retrying or skipped, and then the first
-// one of each key that has nothing retrying. What is delayed can be a lot, and is
-// not looked at.
+// held finds by the primary key what is ahead of its lane, by onceward_aside_key what is
+// retrying or skipped, and then the first other one of each key that has nothing retrying.
+// What is delayed and was passed can be a lot, and is not looked at.
 const held = `
-SELECT a.number, a.lane, a.state, a.key_hash, a.due_at - ` + now + ` FROM onceward_aside AS a INDEXED BY onceward_aside_key
+WITH ahead AS MATERIALIZED (
+    SELECT a.number FROM onceward_aside AS a
+    CROSS JOIN onceward_relay_lane AS l ON l.relay = ?1 AND l.lane = a.lane
+    WHERE a.relay = ?1 AND ` + inLanes + ` AND a.number > l.last
+      AND a.number > (SELECT min(f.last) FROM onceward_relay_lane AS f WHERE f.relay = ?1 AND f.lane IN (SELECT value FROM json_each(?2)))
+)
+SELECT a.number, a.lane, a.state, a.key_hash, a.due_at - ` + now + `, a.number IN (SELECT number FROM ahead)
+FROM onceward_aside AS a INDEXED BY onceward_aside_key
 WHERE a.relay = ?1 AND a.state IN ('retrying', 'skipped') AND ` + inLanes + `
 UNION ALL
-SELECT min(a.number), a.lane, a.state, a.key_hash, NULL FROM onceward_aside AS a INDEXED BY onceward_aside_key
+SELECT min(a.number), a.lane, a.state, a.key_hash, NULL, false FROM onceward_aside AS a INDEXED BY onceward_aside_key
 WHERE a.relay = ?1 AND a.state IN ('behind', 'dead') AND a.key_hash IS NOT NULL AND ` + inLanes + `
+  AND a.number NOT IN (SELECT number FROM ahead)
   AND NOT EXISTS (SELECT 1 FROM onceward_aside AS r WHERE r.relay = ?1 AND r.state = 'retrying' AND r.key_hash = a.key_hash)
-GROUP BY a.key_hash`
+GROUP BY a.key_hash
+UNION ALL
+SELECT a.number, a.lane, a.state, a.key_hash, a.due_at - ` + now + `, true
+FROM ahead AS h CROSS JOIN onceward_aside AS a ON a.relay = ?1 AND a.number = h.number
+WHERE a.state NOT IN ('retrying', 'skipped')`
 
 // Held implements outbox.RelayStore. It reads beside the writers.
 func (s *Store) Held(ctx context.Context, relay string, lanes []int) ([]outbox.Aside, error) {
@@ -38,7 +50,7 @@ func (s *Store) Held(ctx context.Context, relay string, lanes []int) ([]outbox.A
 	var asides []outbox.Aside
 	for rows.Next() {
 		var row asideRow
-		if err := rows.Scan(&row.Number, &row.Lane, &row.State, &row.keyHash, &row.after); err != nil {
+		if err := rows.Scan(&row.Number, &row.Lane, &row.State, &row.keyHash, &row.after, &row.Ahead); err != nil {
 			return nil, failed("read what is held", err)
 		}
 		asides = append(asides, row.aside())

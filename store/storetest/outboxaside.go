@@ -104,6 +104,7 @@ func asideRules[Tx any]() []outboxRule[Tx] {
 			f.wantAside("other")
 		}},
 		{"HeldIsWhatHasASay", heldIsWhatHasASay[Tx]},
+		{"HeldIsWhatItsLaneHasNotPassed", heldAhead[Tx]},
 		{"HeldIsThatOfTheLanes", func(f *outboxFixture[Tx]) {
 			a := f.start("a", registration())
 			f.append(numbered("m", 40, 40)...)
@@ -198,6 +199,9 @@ func heldIsWhatHasASay[Tx any](f *outboxFixture[Tx]) {
 			h.Lane != asides[i].Lane || h.State != asides[i].State || h.KeyHash != asides[i].KeyHash {
 			f.Errorf("held is %+v", h)
 		}
+		if h.Ahead {
+			f.Errorf("%q was passed", names[h.Number])
+		}
 		if h.State == outbox.Retrying || h.State == outbox.Skipped {
 			others = append(others, names[h.Number])
 		}
@@ -226,5 +230,94 @@ func heldIsWhatHasASay[Tx any](f *outboxFixture[Tx]) {
 	none, err := f.store.Held(f.Context(), relayName, nil)
 	if err != nil || len(none) != 0 {
 		f.Errorf("of no lanes: %v, %v", none, err)
+	}
+}
+
+// heldAhead: what was set aside while an older event of its lane was still to be
+// published is read again by the next owner, who must know.
+func heldAhead[Tx any](f *outboxFixture[Tx]) {
+	a := f.start("a", parkingRegistration())
+	writeLate := func() (commit func()) {
+		late := f.begin()
+		f.appendIn(late, eventOf("late", "k"))
+		return func() { f.commit(late) }
+	}
+	commitLate := func() { writeLate()() }
+	if !f.db.OneWriter() {
+		commitLate = writeLate()
+	}
+	f.append(eventOf("passed", "k"), eventOf("also passed", "k"))
+	passed := a.read()
+	a.save(asidesOf(passed, outbox.Delayed, time.Hour), nil)
+	a.wantHeld(nil)
+	commitLate()
+
+	states := []outbox.State{outbox.Delayed, outbox.Retrying, outbox.Behind, outbox.Dead, outbox.Skipped}
+	want := map[string]bool{"late": true}
+	for _, state := range states {
+		f.append(eventOf(string(state), "k"))
+		want[string(state)] = true
+	}
+	f.append(eventOf("to be published", "k"), eventOf("keyless", ""))
+	want["keyless"] = true
+	chunk := a.chunk(outbox.Position{}, a.lanes()...)
+	var asides []outbox.Aside
+	for _, e := range chunk.Events {
+		state := outbox.State(e.ID)
+		if !slices.Contains(states, state) {
+			state = outbox.Dead
+		}
+		if e.ID != "to be published" {
+			asides = append(asides, asideOf(e, state, time.Hour))
+		}
+	}
+	// Nothing is passed, then a window is begun, then all but its last events are, then all.
+	a.save(asides, nil)
+	a.wantHeld(want)
+	for n, e := range chunk.Events {
+		a.move(chunk.Window.Behind(e), a.lanes()...)
+		a.save(nil, nil)
+		want[e.ID] = false
+		a.wantHeld(want)
+		if n == 3 {
+			f.must("leave", f.store.Leave(f.Context(), relayName, "a"))
+			a.renew()
+			a.wantHeld(want)
+		}
+	}
+	a.move(chunk.End, a.lanes()...)
+	a.save(nil, nil)
+	a.wantHeld(nil)
+}
+
+// wantHeld fails unless these IDs, and only these, are held as ahead of their lanes, each once.
+func (i *instance[Tx]) wantHeld(want map[string]bool) {
+	i.f.Helper()
+	held, err := i.store.Held(i.f.Context(), i.relay.Relay, i.lanes())
+	i.f.must("held", err)
+	ids := map[int64]string{}
+	for _, aside := range i.f.setAside(i.relay.Relay, outbox.Filter{}) {
+		ids[aside.Aside.Number] = aside.Event.ID
+	}
+	got, seen := []string{}, map[int64]bool{}
+	for _, h := range held {
+		if seen[h.Number] {
+			i.f.Errorf("%q is held twice", ids[h.Number])
+		}
+		seen[h.Number] = true
+		if h.Ahead {
+			got = append(got, ids[h.Number])
+		}
+	}
+	sorted := []string{}
+	for id, ahead := range want {
+		if ahead {
+			sorted = append(sorted, id)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(sorted)
+	if !slices.Equal(got, sorted) {
+		i.f.Fatalf("held ahead are %q, want %q", got, sorted)
 	}
 }
