@@ -65,8 +65,10 @@ type RelayConfig struct {
 	// this process, a relay looks every few milliseconds.
 	Poll time.Duration
 
-	// Batch is how many events are read and published at a time, at most.
-	// Default 1,000. BatchBytes bounds their bytes. Default 4 MiB.
+	// Batch is how many events are read and published at a time, at most. Default
+	// 8,000: behind, a relay is half as fast again as with 1,000, and no slower in step.
+	// BatchBytes bounds their bytes. Default 4 MiB. Twice as much is in memory, and comes
+	// again after a crash.
 	Batch, BatchBytes int
 
 	// PublishTimeout bounds one call of the publisher. Default 30 s.
@@ -108,7 +110,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	setDefault(&c.BackoffMax, max(30*time.Second, c.BackoffMin))
 	setDefault(&c.Lease, 10*time.Second)
 	setDefault(&c.Poll, time.Second)
-	setDefault(&c.Batch, 1000)
+	setDefault(&c.Batch, 8000)
 	setDefault(&c.BatchBytes, 4<<20)
 	setDefault(&c.PublishTimeout, 30*time.Second)
 	setDefault(&c.StopTimeout, 10*time.Second)
@@ -161,7 +163,7 @@ func (c RelayConfig) validate(hasStore bool, publisher Publisher) error {
 	}{
 		{"Lanes", c.Lanes, 1, maxLanes, "16"},
 		{"MaxAttempts", c.MaxAttempts, 1, math.MaxInt, "10"},
-		{"Batch", c.Batch, 1, 1_000_000, "1,000"},
+		{"Batch", c.Batch, 1, 1_000_000, "8,000"},
 		{"BatchBytes", c.BatchBytes, 1, 1 << 30, "4 MiB"},
 	} {
 		if n.value < n.min || n.value > n.max {

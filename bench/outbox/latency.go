@@ -22,8 +22,9 @@ import (
 
 const (
 	eventsPerSecond = 1000
-	// writers share the pace, each with a connection: one could not keep it up.
-	writers = 4
+	// writers share the pace, each with a connection: a commit waits for the disk, and
+	// few could not keep it up.
+	writers = 16
 )
 
 // latencies measures from COMMIT's return to the broker's acknowledgement, of
@@ -49,14 +50,14 @@ func (b *bench) latencies(ctx context.Context, p *servers.Program, figures *figu
 
 	relayCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	group, ctx := errgroup.WithContext(ctx)
+	group, both := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.relay(relayCtx, pool, clock) })
 	group.Go(func() error {
 		defer stop()
-		if err := b.writeAtPace(ctx, target, total, clock); err != nil {
+		if err := b.writeAtPace(both, target, total, clock); err != nil {
 			return err
 		}
-		return clock.await(ctx, total)
+		return clock.await(both, total)
 	})
 	if err := group.Wait(); err != nil {
 		return err

@@ -34,13 +34,14 @@ func main() {
 	flag.IntVar(&s.events, "events", 100_000, "events in the log")
 	flag.DurationVar(&s.latency, "latency", 20*time.Second, "how long latency is measured")
 	flag.DurationVar(&s.idle, "idle", 20*time.Second, "how long an idle relay is watched")
+	only := flag.String("only", "", "measure one thing: idle, publish, latency, read or kafka")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of all sides to this file")
 	flag.Parse()
 	os.Exit(servers.Run("bench-outbox", func(ctx context.Context, p *servers.Program) error {
 		if err := p.Profile(*profile); err != nil {
 			return err
 		}
-		return run(ctx, p, s)
+		return run(ctx, p, s, *only)
 	}))
 }
 
@@ -60,7 +61,7 @@ const (
 	lanes        = 16
 )
 
-func run(ctx context.Context, p *servers.Program, s settings) error {
+func run(ctx context.Context, p *servers.Program, s settings, only string) error {
 	url, err := p.Postgres(ctx)
 	if err != nil {
 		return err
@@ -83,11 +84,15 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 		"%d events with %d bytes of payload and 1,000 keys; %d rounds a side, order swapped every round.\n", s.events, payloadBytes, s.rounds)
 
 	var figures figure.Figures
-	for _, measure := range []func(context.Context, *servers.Program, *figure.Figures) error{
-		b.idleCost, b.publishCost, b.latencies, b.readingLog, b.producing,
-	} {
-		if err := measure(ctx, p, &figures); err != nil {
-			return err
+	for _, m := range []struct {
+		name    string
+		measure func(context.Context, *servers.Program, *figure.Figures) error
+	}{{"idle", b.idleCost}, {"publish", b.publishCost}, {"latency", b.latencies}, {"read", b.readingLog}, {"kafka", b.producing}} {
+		if only != "" && only != m.name {
+			continue
+		}
+		if err := m.measure(ctx, p, &figures); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
 	return figures.Print(os.Stdout)

@@ -35,7 +35,7 @@ ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED`
 const deleteJobsSQL = `DELETE FROM outbox_job WHERE id = ANY ($1)`
 
 // jobBatch is what our relay reads at a time, too.
-const jobBatch = 1000
+const jobBatch = 8000
 
 type job struct {
 	id           int64
