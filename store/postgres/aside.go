@@ -7,10 +7,9 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// putAsideSQL sets events aside, or changes them, by the index aside_pkey. What others
-// are behind does not become behind itself: the relay may read it again.
+// putAsideSQL sets events aside, or changes them, by the index aside_pkey.
 const putAsideSQL = `
-INSERT INTO {schema}.aside AS a (relay, number, lane, state, key_hash, due_at, attempts, error)
+INSERT INTO {schema}.aside (relay, number, lane, state, key_hash, due_at, attempts, error)
 SELECT $1::text, n.number, n.lane, n.state, NULLIF(n.key_hash, ''),
 	CASE WHEN n.state = 'delayed' OR n.state = 'retrying'
 	THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (n.after::float8 OPERATOR(pg_catalog.*) interval '1 microsecond') END,
@@ -20,8 +19,7 @@ FROM pg_catalog.json_to_recordset($2::text::json) AS n
 ORDER BY n.number
 ON CONFLICT (relay, number) DO UPDATE SET
 	lane = EXCLUDED.lane, state = EXCLUDED.state, key_hash = EXCLUDED.key_hash, due_at = EXCLUDED.due_at,
-	attempts = EXCLUDED.attempts, error = EXCLUDED.error
-WHERE EXCLUDED.state <> 'behind' OR a.state NOT IN ('retrying', 'dead')`
+	attempts = EXCLUDED.attempts, error = EXCLUDED.error`
 
 // asideDocument is an element of the argument of putAsideSQL.
 type asideDocument struct {
@@ -133,6 +131,8 @@ func (d *Database[Tx]) promote(ctx context.Context, r runner, relay string, keys
 // its lane: it stands behind what any of the lanes has looked at as a whole, by aside_pkey,
 // or belongs to a transaction that a lane saw in progress, by outbox_xid. What is
 // delayed and was passed can be a lot, and is not looked at.
+//
+//nolint:unqueryvet // What passedSQL compares are the columns of a lane.
 const heldSQL = `
 WITH l AS MATERIALIZED (
 	SELECT l.*, LEAST(l.floor, NULLIF(l.replay, 0) - 1) AS start FROM {schema}.relay_lane l
