@@ -18,7 +18,7 @@ GOVULNCHECK   := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: versions ## every test, on real servers: installs and starts PostgreSQL, Kafka and PgBouncer, or uses Docker
@@ -82,3 +82,8 @@ bench-inbox: ## the inbox against the same SQL written by hand, on PostgreSQL
 .PHONY: bench-kafka
 bench-kafka: ## the consumer against the loop a good engineer writes by hand, on Kafka
 	cd bench && go run ./kafka
+
+
+.PHONY: bench-outbox
+bench-outbox: ## the outbox against SKIP LOCKED with DELETE, Watermill's forwarder and kafka-go, on PostgreSQL and Kafka
+	cd bench && go run ./outbox
