@@ -381,9 +381,7 @@ func (s *fakeStore) Settle(ctx context.Context, settlement outbox.Settlement) (r
 			}
 		}
 		for _, a := range settlement.Aside {
-			known := r.aside[a.Number]
-			inLine := known != nil && (known.State == outbox.Retrying || known.State == outbox.Dead)
-			if ours[a.Lane] && (a.State != outbox.Behind || !inLine) {
+			if ours[a.Lane] {
 				r.aside[a.Number] = &fakeAside{a, time.Now().Add(a.After)}
 			}
 		}

@@ -164,9 +164,7 @@ type Due struct {
 type Settlement struct {
 	Relay, Instance string
 	Lanes           []LaneProgress
-	// Aside are set aside, or changed if they are already; all in Lanes. One that is
-	// Retrying or Dead does not become Behind: it is read again after a crash, and
-	// others may be behind it.
+	// Aside are set aside, or changed if they are already; all in Lanes.
 	Aside []Aside
 	// Done were set aside and are gone now; all in Lanes. Of a key whose first
 	// event goes, the first one Behind becomes Retrying and due.

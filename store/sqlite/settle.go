@@ -15,14 +15,12 @@ const moveLane = `
 UPDATE onceward_relay_lane SET last = ?5, owner = CASE WHEN ?6 THEN NULL ELSE owner END
 WHERE relay = ?1 AND lane = ?2 AND epoch = ?3 AND owner = ?4`
 
-// putAside conflicts in the primary key. What others are behind does not become
-// behind itself: the relay may read it again.
+// putAside conflicts in the primary key.
 const putAside = `
 INSERT INTO onceward_aside (relay, number, lane, state, key_hash, due_at, attempts, error, set_aside_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ` + now + ` + ?6, ?7, ?8, ` + now + `)
 ON CONFLICT (relay, number) DO UPDATE SET lane = excluded.lane, state = excluded.state, key_hash = excluded.key_hash,
-    due_at = excluded.due_at, attempts = excluded.attempts, error = excluded.error
-WHERE excluded.state <> 'behind' OR state NOT IN ('retrying', 'dead')`
+    due_at = excluded.due_at, attempts = excluded.attempts, error = excluded.error`
 
 const deleteAside = `DELETE FROM onceward_aside WHERE relay = ?1 AND number = ?2`
 

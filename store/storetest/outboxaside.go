@@ -56,18 +56,6 @@ func asideRules[Tx any]() []outboxRule[Tx] {
 				f.Errorf("its neighbour changed: %+v", got[1].Aside)
 			}
 		}},
-		{"WhatOthersAreBehindDoesNotBecomeBehind", func(f *outboxFixture[Tx]) {
-			a := f.start("a", parkingRegistration())
-			f.append(eventOf("retrying", "k"), eventOf("dead", "j"), eventOf("delayed", "k"))
-			asides := asidesOf(a.read(), outbox.Retrying, time.Hour)
-			asides[1].State, asides[2].State = outbox.Dead, outbox.Delayed
-			a.save(asides, nil)
-			for i := range asides {
-				asides[i].State = outbox.Behind
-			}
-			a.save(asides, nil)
-			f.wantStates(map[string]outbox.State{"retrying": outbox.Retrying, "dead": outbox.Dead, "delayed": outbox.Behind})
-		}},
 		{"LongAndStrangeErrorsAreKept", func(f *outboxFixture[Tx]) {
 			a := f.start("a", registration())
 			f.append(eventOf("a", "k"), eventOf("b", "k"))
