@@ -85,7 +85,7 @@
 //	lease lost while publishing               no        nothing is saved; the new owner publishes again: copies
 //	lanes handed over or Run ended while an   –         what was acknowledged behind it is published again
 //	  older event of the lane is unavailable            by the next owner: copies
-//	settle's outcome unknown                  no        lanes are read again from what is saved: copies
+//	settle's outcome unknown                  no        the same is saved once more, which changes nothing if it was
 //	the log was restored into another cluster –         Register adopts it: unpublished events are published, others not
 //
 // # What is guaranteed, and what is not

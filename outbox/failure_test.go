@@ -398,34 +398,39 @@ func TestCrashBetweenPublishAndSettleMeansCopies(t *testing.T) {
 	})
 }
 
-func TestUnknownSettlementMeansCopiesAndNothingLost(t *testing.T) {
+func TestUnknownSettlementIsSavedOnceMore(t *testing.T) {
 	for _, saved := range []bool{false, true} {
 		t.Run(fmt.Sprint("saved=", saved), func(t *testing.T) {
 			simulate(t, func(f *fixture) {
-				lost := func(_ context.Context, statement string) error {
+				f.refuse(errRefused, "b1", "b2")
+				f.append("b1", "b2")
+				i := f.run(parkKey, func(c *outbox.RelayConfig) { c.BackoffMin, c.BackoffMax = time.Minute, time.Minute })
+				f.pass(10 * time.Second)
+				f.wantStates(map[string]outbox.State{"b1": outbox.Retrying, "b2": outbox.Behind})
+
+				unknown := func(_ context.Context, statement string) error {
 					if statement == "Settle" {
 						return idempotency.ErrCommitUnknown
 					}
 					return nil
 				}
 				if saved {
-					f.store.faults(nil, lost)
+					f.store.faults(nil, unknown)
 				} else {
-					f.store.faults(lost, nil)
+					f.store.faults(unknown, nil)
 				}
-				f.append("a1", "a2")
-				i := f.run(func(c *outbox.RelayConfig) { c.BackoffMin = time.Minute; c.BackoffMax = time.Minute })
-				f.pass(40 * time.Millisecond)
+				f.refuse(errRefused, "c1")
+				f.append("a1", "a2", "c1", "c2")
+				f.pass(2 * time.Minute)
 				f.store.faults(nil, nil)
-				f.pass(3 * time.Minute)
-				if saved {
-					f.wantSent("a1", "a2")
-				} else {
-					f.wantSent("a1", "a2", "a1", "a2")
-				}
-				f.wantNotices(outbox.NoticeLost, 1)
+				f.pass(2 * time.Minute)
+				f.broker.set(nil)
+				f.pass(5 * time.Minute)
+				f.wantSent("a1", "a2", "b1", "b2", "c1", "c2")
+				f.wantStates(map[string]outbox.State{})
+				f.wantNotices(outbox.NoticeLost, 0)
 				i.stop()
-				f.wantSaved()
+				f.wantSaved(parkKey)
 			})
 		})
 	}

@@ -2,10 +2,7 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/onceward/onceward/idempotency"
 )
 
 const (
@@ -37,7 +34,9 @@ func (in *instance) settleAt() (at time.Time) {
 	return at
 }
 
-// settle saves what was done, and reports whether the store said so.
+// settle saves what was done, and reports whether the store said so. If not it may be
+// saved all the same: it goes again, with what was done since, before anything is read
+// that could tell.
 func (in *instance) settle(now time.Time) bool {
 	s := Settlement{Relay: in.Name, Instance: in.name}
 	var settled []*lane
@@ -57,19 +56,11 @@ func (in *instance) settle(now time.Time) bool {
 		return true
 	}
 	var result Settled
-	var unknown error
 	// Not with the context of Run: what was published is worth saving.
 	if !in.askFor(context.WithoutCancel(in.ctx), "saving progress", now, func(ctx context.Context) (err error) {
 		result, err = in.store.Settle(ctx, s)
-		if errors.Is(err, idempotency.ErrCommitUnknown) {
-			unknown = err
-		}
 		return err
 	}) {
-		if unknown != nil {
-			// Saved or not: the store knows, so the lanes are taken again.
-			in.lose(settled)
-		}
 		return false
 	}
 	in.lastSettle = time.Now()

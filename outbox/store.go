@@ -59,7 +59,9 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	Due(ctx context.Context, relay string, lanes []int, limit, maxBytes int) (Due, error)
 
 	// Settle saves what was done, in one transaction. Of a lane whose epoch is
-	// not the recorded one nothing is saved: it is lost.
+	// not the recorded one nothing is saved: it is lost. What was saved already may be
+	// saved again under its epoch, with more, and ends the same; a lane
+	// that was released is lost then.
 	Settle(ctx context.Context, s Settlement) (Settled, error)
 
 	// PruneLog deletes at most limit events that every relay has passed, that

@@ -37,6 +37,7 @@ func settleRules[Tx any]() []outboxRule[Tx] {
 			}
 		}},
 		{"ZombieSavesNothing", zombieSavesNothing[Tx]},
+		{"SavingTheSameAgainChangesNothing", savedAgain[Tx]},
 		{"LostLaneDoesNotTakeOthersAlong", func(f *outboxFixture[Tx]) {
 			a := f.start("a", registration())
 			f.append(numbered("m", 40, 40)...)
@@ -70,6 +71,51 @@ func settleRules[Tx any]() []outboxRule[Tx] {
 			}
 		}},
 	}
+}
+
+// savedAgain: who does not know whether it was saved sends it again, with more.
+func savedAgain[Tx any](f *outboxFixture[Tx]) {
+	a, line := f.parked("k-1", "k-2", "k-3")
+	f.append(eventOf("k-4", "k"), eventOf("j-1", "j"), eventOf("j-2", "j"), eventOf("x", "x"))
+	more := a.read()
+	aside := asidesOf(more, outbox.Behind, time.Hour)
+	aside[1].State, aside[1].Attempts = outbox.Retrying, 1
+	aside[3].State = outbox.Dead
+	var want []outbox.OwnedLane
+	for range 3 {
+		if settled := a.save(aside, line[:2]); len(settled.Freed) != 0 {
+			f.Errorf("freed is %q", settled.Freed)
+		}
+		f.wantStates(map[string]outbox.State{
+			"k-3": outbox.Retrying, "k-4": outbox.Behind, "j-1": outbox.Retrying, "j-2": outbox.Behind, "x": outbox.Dead,
+		})
+		f.wantDue(a, 100, "k-3", "k-4")
+		before := a.lease
+		a.renew()
+		if want == nil {
+			want = before.Lanes
+		}
+		if !sameLanes(outbox.Lease{Lanes: want}, a.lease) {
+			f.Errorf("it owns %+v, owned %+v", a.lease.Lanes, want)
+		}
+	}
+	// What is set aside may be done, and its key free, when it goes again.
+	done := append(slices.Clone(line), aside[0])
+	for range 3 {
+		if settled := a.save(aside, done); !slices.Equal(settled.Freed, []string{line[0].KeyHash}) {
+			f.Errorf("freed is %q", settled.Freed)
+		}
+		f.wantStates(map[string]outbox.State{"j-1": outbox.Retrying, "j-2": outbox.Behind, "x": outbox.Dead})
+	}
+	progress := a.progress()
+	for i := range progress {
+		progress[i].Release = true
+	}
+	a.settleLanes(progress, aside, done)
+	if settled := a.settleLanes(progress, aside, done); len(settled.Lost) != relayLanes || len(settled.Freed) != 0 {
+		f.Errorf("released lanes are %+v", settled)
+	}
+	f.wantStates(map[string]outbox.State{"j-1": outbox.Retrying, "j-2": outbox.Behind, "x": outbox.Dead})
 }
 
 // zombieSavesNothing: neither a position nor what it set aside or has done, and
