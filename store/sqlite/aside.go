@@ -67,6 +67,24 @@ type asideRow struct {
 
 	keyHash *string
 	after   *int64
+	missing bool
+}
+
+// asideEvent are the columns of an event that is set aside, and before them whether
+// somebody has deleted it from the log.
+const asideEvent = `e.number IS NULL, a.number, coalesce(e.topic, ''), coalesce(e.id, ''), coalesce(e.created_at, a.set_aside_at),
+    e.deliver_after, e.deliver_after - ` + now + `, e.key`
+
+var errMissing = errors.New("the event was deleted from the log while it was set aside: discard it")
+
+// event is what was scanned with the row. One that is missing is in the lane that it was in.
+func (r *asideRow) event(of *eventRow, lanes int) outbox.Event {
+	e := of.event(lanes)
+	e.Attempts = r.Attempts
+	if r.missing {
+		e.Lane, e.Invalid = r.Lane, errMissing
+	}
+	return e
 }
 
 func (r *asideRow) aside() outbox.Aside {
@@ -96,10 +114,10 @@ WITH due AS (
     WHERE d.state = 'retrying'
     ORDER BY 1, 2, 3, 4 LIMIT ?4
 )
-SELECT a.lane, a.state, a.key_hash, a.due_at - ?3, a.attempts, a.error, ` + eventColumns + `
+SELECT a.lane, a.state, a.key_hash, a.due_at - ?3, a.attempts, a.error, ` + asideEvent + `, e.headers, e.payload
 FROM chosen AS c
 CROSS JOIN onceward_aside AS a ON a.relay = ?1 AND a.number = c.number
-CROSS JOIN onceward_event AS e ON e.number = c.number
+LEFT JOIN onceward_event AS e ON e.number = c.number
 ORDER BY c.due_at, c.ahead, c.place, c.number`
 
 // Due implements outbox.RelayStore. It reads beside the writers.
@@ -152,15 +170,15 @@ func readDue(ctx context.Context, q querier, due *outbox.Due, allLanes, limit, m
 	for rows.Next() {
 		var a asideRow
 		var e eventRow
-		if err := rows.Scan(append([]any{&a.Lane, &a.State, &a.keyHash, &a.after, &a.Attempts, &a.Error}, e.whole()...)...); err != nil {
+		if err := rows.Scan(append([]any{&a.Lane, &a.State, &a.keyHash, &a.after, &a.Attempts, &a.Error, &a.missing}, e.whole()...)...); err != nil {
 			return false, err
 		}
 		bytes += e.size()
 		if len(due.Events) == limit || bytes > maxBytes && len(due.Events) > 0 {
 			return true, nil
 		}
-		a.Number, e.Attempts = e.Number, a.Attempts
-		due.Events = append(due.Events, e.event(allLanes))
+		a.Number = e.Number
+		due.Events = append(due.Events, a.event(&e, allLanes))
 		due.Asides = append(due.Asides, a.aside())
 	}
 	return false, rows.Err()

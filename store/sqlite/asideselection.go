@@ -12,7 +12,7 @@ import (
 // selectedAsides is the condition that a Filter stands for. It walks what the relay
 // has set aside by the primary key, oldest first.
 const selectedAsides = `
-FROM onceward_aside AS a CROSS JOIN onceward_event AS e ON e.number = a.number
+FROM onceward_aside AS a LEFT JOIN onceward_event AS e ON e.number = a.number
 WHERE a.relay = ?1
   AND (?2 IS NULL OR a.number IN (SELECT value FROM json_each(?2)))
   AND a.number > ?3
@@ -22,12 +22,12 @@ WHERE a.relay = ?1
 
 const oldestAsides = ` ORDER BY a.number LIMIT ?7`
 
-const asideColumns = `a.lane, a.state, a.key_hash, a.due_at - ` + now + `, a.attempts, a.error, a.due_at, a.set_aside_at, `
+const asideColumns = `a.lane, a.state, a.key_hash, a.due_at - ` + now + `, a.attempts, a.error, a.due_at, a.set_aside_at, ` + asideEvent
 
-const listAsides = `SELECT ` + asideColumns + eventColumns + selectedAsides + oldestAsides
+const listAsides = `SELECT ` + asideColumns + `, e.headers, e.payload` + selectedAsides + oldestAsides
 
 // listAsidesBriefly reads no payload: a large one lies on pages of its own.
-const listAsidesBriefly = `SELECT ` + asideColumns + eventBriefly + selectedAsides + oldestAsides
+const listAsidesBriefly = `SELECT ` + asideColumns + selectedAsides + oldestAsides
 
 const selectDead = `SELECT a.number, a.lane, coalesce(a.key_hash, '') ` + selectedAsides + ` AND a.state = 'dead'` + oldestAsides
 
@@ -43,7 +43,8 @@ WHERE relay = ?1 AND number IN (SELECT value FROM json_each(?2))`
 	skipToCome = `
 UPDATE onceward_aside SET state = 'skipped', key_hash = NULL, due_at = NULL
 WHERE relay = ?1 AND number IN (SELECT value FROM json_each(?2))
-  AND number > (SELECT l.last FROM onceward_relay_lane AS l WHERE l.relay = ?1 AND l.lane = onceward_aside.lane)`
+  AND number > (SELECT l.last FROM onceward_relay_lane AS l WHERE l.relay = ?1 AND l.lane = onceward_aside.lane)
+  AND EXISTS (SELECT 1 FROM onceward_event AS e WHERE e.number = onceward_aside.number)`
 
 	discardAsides = `DELETE FROM onceward_aside WHERE relay = ?1 AND number IN (SELECT value FROM json_each(?2)) AND state <> 'skipped'`
 )
@@ -109,12 +110,12 @@ func listedAsides(ctx context.Context, q querier, lanes int, brief bool, argumen
 		if brief {
 			columns = e.brief()
 		}
-		err := rows.Scan(append([]any{&a.Lane, &a.State, &a.keyHash, &a.after, &a.Attempts, &a.Error, &due, &setAside}, columns...)...)
+		err := rows.Scan(append([]any{&a.Lane, &a.State, &a.keyHash, &a.after, &a.Attempts, &a.Error, &due, &setAside, &a.missing}, columns...)...)
 		if err != nil {
 			return nil, err
 		}
-		a.Number, e.Attempts = e.Number, a.Attempts
-		listed := outbox.AsideEvent{Event: e.event(lanes), Aside: a.aside(), SetAsideAt: time.UnixMicro(setAside).UTC()}
+		a.Number = e.Number
+		listed := outbox.AsideEvent{Event: a.event(&e, lanes), Aside: a.aside(), SetAsideAt: time.UnixMicro(setAside).UTC()}
 		if due != nil {
 			listed.Due = time.UnixMicro(*due).UTC()
 		}

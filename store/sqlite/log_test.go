@@ -298,3 +298,47 @@ func TestLanesBeyondTheSlotsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestEventThatWasDeletedWhileItWasSetAside is a dead letter, and holds up its lane no longer.
+func TestEventThatWasDeletedWhileItWasSetAside(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	store := db.open(t, time.Minute)
+	r := oneLane()
+	r.Lanes = 4
+	if err := store.Register(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := store.Lease(t.Context(), "events", "a", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settlement := outbox.Settlement{Relay: "events", Instance: "a"}
+	for i, owned := range lease.Lanes {
+		owned.Position.Last = 10
+		settlement.Lanes = append(settlement.Lanes, outbox.LaneProgress{OwnedLane: owned})
+		settlement.Aside = append(settlement.Aside, outbox.Aside{Number: int64(10 - i), Lane: owned.Lane, State: outbox.Retrying, KeyHash: "k"})
+	}
+	if settled, err := store.Settle(t.Context(), settlement); err != nil || len(settled.Lost) != 0 {
+		t.Fatalf("%+v, %v", settled, err)
+	}
+	due, err := store.Due(t.Context(), "events", []int{2}, 10, 1<<20)
+	if err != nil || len(due.Events) != 1 || due.Events[0].Lane != 2 || due.Events[0].Number != 8 || due.Events[0].Invalid == nil {
+		t.Fatalf("due is %+v, %v", due, err)
+	}
+	if err := store.Leave(t.Context(), "events", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.ChangeLanes(t.Context(), "events", 2); err != nil {
+		t.Fatal(err)
+	}
+	for number := int64(7); number <= 8; number++ {
+		if err := store.Skip(t.Context(), "events", number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := store.SetAside(t.Context(), "events", outbox.Filter{Limit: 10})
+	if err != nil || len(list) != 2 || list[0].Event.Number != 9 || list[0].Event.Invalid == nil {
+		t.Fatalf("set aside are %+v, %v", list, err)
+	}
+}

@@ -66,6 +66,10 @@ func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) 
 	}
 	err = tx.QueryRowContext(ctx, standing, r.Relay, patterns, number).Scan(&slot, &matches, &state, &keyHash)
 	if errors.Is(err, sql.ErrNoRows) {
+		forgotten, err := forgetMissing(ctx, tx, r, number)
+		if forgotten || err != nil {
+			return err
+		}
 		return errors.New("there is no such event in the log: it was pruned, rolled back or never written")
 	}
 	if err != nil {
@@ -93,6 +97,26 @@ func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) 
 		err = changedLanes(ctx, tx, r.Relay, []int{lane})
 	}
 	return err
+}
+
+const deleteMissing = `DELETE FROM onceward_aside WHERE relay = ?1 AND number = ?2 RETURNING lane, coalesce(key_hash, '')`
+
+// forgetMissing skips an event that was deleted from the log while it was set aside, and
+// reports whether it was.
+func forgetMissing(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) (bool, error) {
+	var lane int
+	var keyHash string
+	err := tx.QueryRowContext(ctx, deleteMissing, r.Relay, number).Scan(&lane, &keyHash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err == nil {
+		_, err = promote(ctx, tx, r.Relay, []string{keyHash})
+	}
+	if err == nil {
+		err = changedLanes(ctx, tx, r.Relay, []int{lane})
+	}
+	return true, err
 }
 
 const isRunning = `SELECT EXISTS (SELECT 1 FROM onceward_relay_instance WHERE relay = ?1 AND ` + isLive + `)`
@@ -125,10 +149,10 @@ const deleteInstances = `DELETE FROM onceward_relay_instance WHERE relay = ?1`
 const deleteAsidesToBeRead = `
 DELETE FROM onceward_aside WHERE relay = ?1 AND number > ?2 AND state <> 'skipped' RETURNING coalesce(key_hash, '')`
 
-// moveAsides looks up each event by the primary key.
+// moveAsides looks up each event by the primary key. One that was deleted is in any lane.
 const moveAsides = `
 UPDATE onceward_aside AS a
-SET lane = (SELECT onceward_slot(e.key, e.number) % ?2 FROM onceward_event AS e WHERE e.number = a.number)
+SET lane = coalesce((SELECT onceward_slot(e.key, e.number) FROM onceward_event AS e WHERE e.number = a.number), a.lane) % ?2
 WHERE a.relay = ?1`
 
 // ChangeLanes implements outbox.OperatorStore. What is set aside and comes again, since a
