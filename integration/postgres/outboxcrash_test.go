@@ -63,6 +63,32 @@ func TestNothingKnownFromBeforeACrashIsSavedAfterIt(t *testing.T) {
 	}
 }
 
+// TestForgottenInstanceKeepsNoLaneWithItsOldEpoch, not even those that are more than its share.
+func TestForgottenInstanceKeepsNoLaneWithItsOldEpoch(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	store := postgres.New(newPool(t, url))
+	f := follow(t, store, registrationOf("events"), "a")
+	old := map[int]int64{}
+	for _, l := range f.owned {
+		old[l.Lane] = l.Epoch
+	}
+	execute(t, admin, `TRUNCATE onceward.relay_instance`) // What a crash does to a table that is not logged.
+	// Another instance comes first, so that the share is smaller than what it owned.
+	execute(t, admin, `INSERT INTO onceward.relay_instance VALUES ('events', 'b', now(), now() + interval '1 hour')`)
+	for call := range 2 {
+		f.take()
+		if len(f.owned) != 2 {
+			t.Fatalf("it owns %d lanes", len(f.owned))
+		}
+		for _, l := range f.owned {
+			if l.Epoch <= old[l.Lane] {
+				t.Errorf("in call %d lane %d is owned with the epoch from before", call, l.Lane)
+			}
+		}
+	}
+}
+
 // TestLeaseOutlivesAnOrderlyRestart of the server, which loses nothing.
 func TestLeaseOutlivesAnOrderlyRestart(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,8 @@ import (
 //	taken     as many as are missing. A lane that is taken at this moment by somebody else is
 //	          locked or has another epoch by now, and is left to them. The epoch is a time, so
 //	          that none comes twice, even if a crash or a failover loses it
+//	freed     what it owned before such a crash and is more than its share, which it would
+//	          else find in the next call with the epoch that it knows
 //
 // All but the leases are rows of one relay: by the indexes relay_lane_pkey and
 // aside_due. $4 is 0 if the number of lanes is not known.
@@ -71,6 +73,15 @@ WITH r AS MATERIALIZED (
 		epoch = GREATEST(l.epoch + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint)
 	FROM chosen c WHERE l.relay = $1::text AND l.lane = c.lane
 	RETURNING l.*
+), forgotten AS MATERIALIZED (
+	SELECT l.lane FROM {schema}.relay_lane l JOIN free f ON f.lane = l.lane AND f.epoch = l.epoch
+	WHERE l.relay = $1::text AND l.owner = $2::text AND l.lane NOT IN (SELECT c.lane FROM chosen c)
+	ORDER BY l.lane
+	FOR UPDATE OF l SKIP LOCKED
+), freed AS (
+	UPDATE {schema}.relay_lane l SET owner = NULL, xid = pg_catalog.pg_current_xact_id(),
+		epoch = GREATEST(l.epoch + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint)
+	FROM forgotten f WHERE l.relay = $1::text AND l.lane = f.lane
 ), mine AS (
 	SELECT * FROM own UNION ALL SELECT * FROM taken
 )
