@@ -183,7 +183,7 @@ func (d *Database[Tx]) claim(set *claimSet) opening {
 	}
 	args := set.args()
 	if !d.claimsHurry {
-		return opening{query: d.boundedClaim(set, args, d.lockTimeout())}
+		return opening{query: d.boundedClaim(set, args, lockTimeout(d.claimWait))}
 	}
 	plain := query{d.claimManySQL, args, set.row}
 	if len(set.claims) == 1 {
@@ -191,9 +191,12 @@ func (d *Database[Tx]) claim(set *claimSet) opening {
 	}
 	return opening{plain, func() query {
 		set.forget()
-		return d.boundedClaim(set, args, "50ms")
+		return d.boundedClaim(set, args, lockTimeout(min(d.claimWait, secondWait)))
 	}}
 }
+
+// secondWait is how long a claim that has been waited for waits once more.
+const secondWait = 50 * time.Millisecond
 
 func (d *Database[Tx]) boundedClaim(set *claimSet, args []any, wait string) query {
 	statement := d.claimManyBoundedSQL

@@ -154,7 +154,7 @@ type scanner interface{ Scan(dest ...any) error }
 // inTransaction runs one of the store's own operations, with its waits for locks
 // bounded. Its errors are sentinels.
 func (d *Database[Tx]) inTransaction(ctx context.Context, doing string, work func(ctx context.Context, r runner) error) error {
-	return d.transact(ctx, doing, opening{query: setWait(d.lockTimeout(), new(string))}, func(ctx context.Context, tx Tx) error {
+	return d.transact(ctx, doing, opening{query: setWait(lockTimeout(d.claimWait), new(string))}, func(ctx context.Context, tx Tx) error {
 		if err := work(ctx, d.transport.on(tx)); err != nil {
 			return storeError(ctx, doing, err)
 		}

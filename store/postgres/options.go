@@ -89,9 +89,9 @@ func (s settings) validate() error {
 // maxLockTimeout is what PostgreSQL's lock_timeout can hold, in whole days.
 const maxLockTimeout = 24 * 24 * time.Hour
 
-// lockTimeout is the claim wait as a value of lock_timeout.
-func (s settings) lockTimeout() string {
-	return strconv.FormatInt(s.claimWait.Milliseconds(), 10) + "ms"
+// lockTimeout is a wait as a value of the setting of that name.
+func lockTimeout(wait time.Duration) string {
+	return strconv.FormatInt(wait.Milliseconds(), 10) + "ms"
 }
 
 // quoted is the schema as an SQL identifier.

@@ -115,7 +115,7 @@ func (k topicKeys) literal() string {
 // lockKeys runs lockKeysSQL and returns the keys that are parked, sorted.
 func (d *Database[Tx]) lockKeys(ctx context.Context, r runner, k topicKeys, statement string) ([]string, error) {
 	var found []string
-	args := []any{k.consumer, k.topic, k.literal(), d.lockTimeout()}
+	args := []any{k.consumer, k.topic, k.literal(), lockTimeout(d.claimWait)}
 	err := r.query(ctx, query{statement, args, func(row scanner) error {
 		var key, restored *string
 		if err := row.Scan(&key, &restored); err != nil {

@@ -32,7 +32,7 @@ func (d *Database[Tx]) TakeDeadLetter(
 ) error {
 	const doing = "take a dead letter"
 	var before string // The work gets lock_timeout as the user set it.
-	return d.transact(ctx, doing, opening{query: setWait(d.lockTimeout(), &before)}, func(ctx context.Context, tx Tx) error {
+	return d.transact(ctx, doing, opening{query: setWait(lockTimeout(d.claimWait), &before)}, func(ctx context.Context, tx Tx) error {
 		r := d.transport.on(tx)
 		letter, err := d.take(ctx, r, consumer, number)
 		if err != nil {

@@ -22,7 +22,7 @@ func setWait(wait string, before *string) query {
 // transaction or the savepoint.
 func (d *Database[Tx]) bounded(ctx context.Context, r runner, do func() error) error {
 	var before string
-	if err := r.query(ctx, setWait(d.lockTimeout(), &before)); err != nil {
+	if err := r.query(ctx, setWait(lockTimeout(d.claimWait), &before)); err != nil {
 		return err
 	}
 	if err := do(); err != nil {
