@@ -82,8 +82,17 @@ func NewID() string {
 // maxText bounds IDs and topics: stores index them.
 const maxText = 512
 
-// validate returns what is wrong with a message, without its payload and key.
-func (m *Message) validate(maxBytes int) error {
+// Check returns what no publisher can make sense of, nil if there is nothing. Stores ask
+// it about rows, which plain SQL may have written: those have an ID. It tells no payload and no key.
+func (m *Message) Check() error {
+	if m.ID == "" {
+		return errors.New("ID is empty: a row needs one")
+	}
+	return m.check()
+}
+
+// check is Check of a message that may have no ID yet.
+func (m *Message) check() error {
 	if problem := textProblem(m.ID); problem != "" {
 		return fmt.Errorf("ID of %d bytes %s: pass text of at most %d bytes, or none to have one made", len(m.ID), problem, maxText)
 	}
@@ -97,6 +106,14 @@ func (m *Message) validate(maxBytes int) error {
 		if err := validateHeader(m.Headers[i].Name); err != nil {
 			return fmt.Errorf("header %d: %w", i, err)
 		}
+	}
+	return nil
+}
+
+// validate returns what is wrong with a message that is to be written.
+func (m *Message) validate(maxBytes int) error {
+	if err := m.check(); err != nil {
+		return err
 	}
 	if size := m.size(); size > maxBytes {
 		return fmt.Errorf("payload of %d bytes, key of %d and headers of %d are %d bytes, more than the limit of %d: "+

@@ -224,11 +224,12 @@ func TestWhateverAProgramWritesIsReadOrRefused(t *testing.T) {
 		`(topic, headers) VALUES ('a', '{"n": "v"}')`:                                   "headers",
 		`(topic, headers) VALUES ('a', '[["n"]]')`:                                      "headers",
 		`(topic, headers) VALUES ('a', '[["n", 7]]')`:                                   "headers",
-		`(topic, headers) VALUES ('a', '[["", "v"]]')`:                                  "headers",
+		`(topic, headers) VALUES ('a', '[["", "v"]]')`:                                  "header 0",
 		`(topic, headers) VALUES ('a', '7')`:                                            "headers",
 		`(topic, headers) VALUES ('a', (repeat('[', 1000) || repeat(']', 1000))::json)`: "headers",
-		`(topic, message_id) VALUES ('a', '')`:                                          "message_id",
-		`(topic, message_id) VALUES ('a', repeat('i', 10000000))`:                       "message_id",
+		`(topic, headers) VALUES ('a', '[["onceward-id", "x"]]')`:                       "onceward-id",
+		`(topic, message_id) VALUES ('a', '')`:                                          "ID",
+		`(topic, message_id) VALUES ('a', repeat('i', 10000000))`:                       "ID",
 		`(topic) VALUES (repeat('t', 513))`:                                             "topic",
 	}
 	want := map[int64]string{}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-	"unicode/utf8"
 
 	"github.com/onceward/onceward/outbox"
 )
@@ -77,30 +76,8 @@ func (r *eventRow) event(lanes int) outbox.Event {
 			headersErr = fmt.Errorf(`column headers is not of the form [["name","value"],…]: %w`, headersErr)
 		}
 	}
-	e.Invalid = errors.Join(headersErr, invalidText("message_id", r.id), invalidText("topic", r.topic), invalidHeaders(e.Headers))
+	e.Invalid = errors.Join(headersErr, e.Check())
 	return e
-}
-
-// maxEventText is the limit of package outbox for IDs and topics.
-const maxEventText = 512
-
-func invalidText(column, text string) error {
-	switch {
-	case text == "":
-		return fmt.Errorf("column %s is empty", column)
-	case len(text) > maxEventText:
-		return fmt.Errorf("column %s has %d bytes, more than %d", column, len(text), maxEventText)
-	}
-	return nil
-}
-
-func invalidHeaders(headers []outbox.Header) error {
-	for i, h := range headers {
-		if h.Name == "" || !utf8.ValidString(h.Name) {
-			return fmt.Errorf("column headers: name %d is empty or not UTF-8", i+1)
-		}
-	}
-	return nil
 }
 
 // duration is a number of microseconds, or the longest one there is.

@@ -61,7 +61,7 @@ func (r *eventRow) event(lanes int) outbox.Event {
 	if r.headers != nil {
 		e.Headers, err = decodeEventHeaders(*r.headers)
 	}
-	e.Invalid = errors.Join(invalidText("topic", e.Topic), invalidText("id", e.ID), err)
+	e.Invalid = errors.Join(err, e.Check())
 	return e
 }
 
@@ -78,14 +78,6 @@ func (r *eventRow) size() int {
 func duration(microseconds int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Microsecond)
 	return time.Duration(min(max(microseconds, -most), most)) * time.Microsecond
-}
-
-// invalidText says what no topic or ID can be. The table cannot: text may hold any bytes.
-func invalidText(column, s string) error {
-	if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return fmt.Errorf("%s of %d bytes is no plain text: insert valid UTF-8 without NUL", column, len(s))
-	}
-	return nil
 }
 
 // eventHeader is a header in the log. A value that is text stands as text, for
@@ -130,12 +122,6 @@ func decodeEventHeaders(list string) ([]outbox.Header, error) {
 	for i, s := range stored {
 		h := outbox.Header{Name: s.Name}
 		switch {
-		case s.Name == "":
-			return nil, fmt.Errorf("header %d has no name", i)
-		case strings.ContainsRune(s.Name, 0):
-			return nil, fmt.Errorf("header %d has a NUL in its name", i)
-		case strings.EqualFold(s.Name, outbox.HeaderID):
-			return nil, fmt.Errorf("header %d is %q, which publishers set: insert the ID in the column id", i, outbox.HeaderID)
 		case s.Value != nil && s.Base64 != nil:
 			return nil, fmt.Errorf(`header %d has both a "value" and a "base64"`, i)
 		case s.Value != nil:

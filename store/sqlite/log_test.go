@@ -195,7 +195,7 @@ func TestHeadersOfAPlainInsert(t *testing.T) {
 			t.Errorf("%s is read as %s, %v", c.headers, got, events[i].Invalid)
 		}
 	}
-	if last := events[len(cases)]; last.Invalid == nil || !strings.Contains(last.Invalid.Error(), "topic") || !strings.Contains(last.Invalid.Error(), "id") {
+	if last := events[len(cases)]; last.Invalid == nil || !strings.Contains(last.Invalid.Error(), "ID") {
 		t.Errorf("a topic and an ID that are no text are %v", last.Invalid)
 	}
 }
