@@ -39,7 +39,7 @@ func (b *bench) latencies(ctx context.Context, p *servers.Program, figures *figu
 	if err != nil {
 		return err
 	}
-	defer publisher.Close() //nolint:errcheck // nothing is left to send
+	defer publisher.Close()
 	pool, err := dbpool.Open(ctx, b.url, 4, nil)
 	if err != nil {
 		return err
@@ -94,8 +94,11 @@ func (b *bench) writeAtPace(ctx context.Context, topic string, total int, clock 
 	for w := range writers {
 		group.Go(func() error {
 			for n := w; n < total; n += writers {
-				if wait := time.Until(start.Add(time.Duration(n) * time.Second / eventsPerSecond)); wait > 0 {
-					time.Sleep(wait)
+				due := time.NewTimer(time.Until(start.Add(time.Duration(n) * time.Second / eventsPerSecond)))
+				select {
+				case <-due.C:
+				case <-ctx.Done():
+					return ctx.Err()
 				}
 				m := event(n, topic)
 				m.ID = outbox.NewID()

@@ -42,7 +42,7 @@ func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figu
 	if err != nil {
 		return err
 	}
-	defer publisher.Close() //nolint:errcheck // nothing is left to send
+	defer publisher.Close()
 	result, err := contest.Run(ctx, b.rounds,
 		contest.Side{Name: produceWriter, Run: b.produceWriter(target, events)},
 		contest.Side{Name: produceOurs, Run: b.produceOurs(publisher)},
@@ -112,7 +112,7 @@ func (b *bench) produceWriter(target string, events []outbox.Message) func(conte
 			Addr: kafka.TCP(b.addr), Topic: target, Balancer: kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll,
 			BatchSize: produceBatch, BatchTimeout: 5 * time.Millisecond,
 		}
-		defer writer.Close() //nolint:errcheck // WriteMessages has waited for everything
+		defer writer.Close()
 		return contest.Measure(func() (int, error) {
 			const call = partitions * produceBatch
 			for first := 0; first < len(events); first += call {

@@ -41,7 +41,7 @@ func (b *bench) newForwarder(ctx context.Context, events int) (*watermillForward
 	if err != nil {
 		return nil, err
 	}
-	defer subscriber.Close() //nolint:errcheck // it has only made the tables
+	defer subscriber.Close()
 	if err := subscriber.SubscribeInitialize(watermillTopic); err != nil {
 		return nil, fmt.Errorf("create Watermill's tables: %w", err)
 	}
