@@ -37,8 +37,8 @@ func TestBrokerRestarts(t *testing.T) {
 		t.Error("nothing is handled after the last restart")
 	}
 	for _, p := range members {
-		if !p.alive() {
-			t.Errorf("member %s did not survive: %v", p.name, p.cmd.ProcessState)
+		if !p.Alive() {
+			t.Errorf("member %v did not survive: %v", p, p.State())
 		}
 	}
 	tr.finish()

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/onceward/onceward/integration/child"
 	"github.com/onceward/onceward/integration/stack"
 )
 
@@ -26,8 +27,8 @@ func (tr *trial) drain(group string) {
 			return
 		case err == nil && now != behind:
 			behind, last = now, time.Now()
-		case time.Since(last) > patience:
-			tr.t.Fatalf("group %s made no progress for %v: %d messages are not committed, %v", group, patience, behind, err)
+		case time.Since(last) > child.Patience:
+			tr.t.Fatalf("group %s made no progress for %v: %d messages are not committed, %v", group, child.Patience, behind, err)
 		}
 		pause(context.Background(), 50*time.Millisecond)
 	}
@@ -129,7 +130,7 @@ func judge(ctx context.Context, pool *pgxpool.Pool, consumer string, sent map[st
 // check holds the end against the rules of the package comment.
 func (tr *trial) check(consumer, group string) {
 	tr.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), child.Patience)
 	defer cancel()
 
 	v, err := judge(ctx, tr.pool, consumer, tr.producer.sent)

@@ -18,10 +18,10 @@ func TestTwoConsumersAreIndependent(t *testing.T) {
 	tr.begin()
 	for range 3 {
 		first, second := tr.member(nil), tr.member(other)
-		first.await(inbox.EventProcessed, 50)
-		second.await(inbox.EventProcessed, 50)
-		first.kill()
-		second.kill()
+		first.Await(inbox.EventProcessed, 50)
+		second.Await(inbox.EventProcessed, 50)
+		first.Kill()
+		second.Kill()
 		tr.fault("kill of both")
 	}
 	tr.member(nil)

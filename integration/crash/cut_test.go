@@ -6,6 +6,7 @@ import (
 
 	"github.com/onceward/onceward/adapters/kafka"
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/proxy"
 	"github.com/onceward/onceward/integration/stack"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestDatabaseConnectionsCut(t *testing.T) {
 	t.Parallel()
 	database := stack.Postgres(t)
-	between, through := newProxy(t, database)
+	between, through := proxy.New(t, database, isCommit)
 	tr := newTrial(t, database, stack.Kafka(t).Addr, 1500)
 	tr.orders.Database = through
 	tr.begin()
@@ -29,17 +30,17 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 		}
 		switch round % 5 {
 		case 0:
-			between.lie(cutBefore)
+			between.Lie(proxy.CutBefore, 0)
 			tr.fault("before a commit")
 		case 1:
-			between.lie(cutAfter)
+			between.Lie(proxy.CutAfter, 0)
 			tr.fault("after a commit")
 		case 2:
-			between.lie(fallSilent)
+			between.Lie(proxy.FallSilent, 0)
 			tr.fault("silent after a commit")
 		case 3:
 			tr.pause(20 * time.Millisecond)
-			between.cut()
+			between.Cut()
 			tr.fault("all")
 		case 4:
 			const terminate = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -53,8 +54,8 @@ func TestDatabaseConnectionsCut(t *testing.T) {
 	if !awaitEffects(t, members, 50) {
 		t.Error("nothing is handled after the last cut")
 	}
-	if between.strikes() < 3 {
-		t.Errorf("%d commits were cut, which proves little", between.strikes())
+	if between.Strikes() < 3 {
+		t.Errorf("%d commits were cut, which proves little", between.Strikes())
 	}
 	tr.finish()
 }
@@ -74,7 +75,7 @@ func TestBrokerConnectionsCut(t *testing.T) {
 			t.Fatalf("nothing is handled before cut %d", round+1)
 		}
 		tr.pause(200 * time.Millisecond)
-		members[tr.random.IntN(len(members))].say(wordCut)
+		members[tr.random.IntN(len(members))].Say(wordCut)
 		tr.fault("cut")
 	}
 	if !awaitEffects(t, members, 100) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/child"
 	"github.com/onceward/onceward/integration/stack"
 )
 
@@ -42,8 +43,8 @@ func TestDatabaseRestarts(t *testing.T) {
 		t.Error("nothing is handled after the last outage")
 	}
 	for _, p := range members {
-		if !p.alive() {
-			t.Errorf("member %s did not survive: %v", p.name, p.cmd.ProcessState)
+		if !p.Alive() {
+			t.Errorf("member %v did not survive: %v", p, p.State())
 		}
 	}
 	if total(members, inbox.EventOutage) == 0 {
@@ -62,18 +63,18 @@ func TestDatabaseAwayAtCommit(t *testing.T) {
 			tr := newTrial(t, server.Database(), stack.Kafka(t).Addr, 300)
 			tr.begin()
 			p := tr.member(func(o *orders) { o.Handling, o.Hold = h, messageID("p2-k3", 7) })
-			if !p.await(lineHeld, 1) {
+			if !p.Await(lineHeld, 1) {
 				t.Fatal("nothing was held")
 			}
 			server.Kill()
-			p.say(wordGo)
-			if !p.await(inbox.EventOutage, 1) {
+			p.Say(wordGo)
+			if !p.Await(inbox.EventOutage, 1) {
 				t.Error("the outage was not reported")
 			}
 			server.Start()
 			tr.fault("kill before commit")
-			before := p.count(inbox.EventProcessed)
-			p.await(inbox.EventProcessed, before+100)
+			before := p.Count(inbox.EventProcessed)
+			p.Await(inbox.EventProcessed, before+100)
 			tr.finish()
 		})
 	}
@@ -120,7 +121,7 @@ func TestTableLockedBySomebodyElse(t *testing.T) {
 func awaitEffects(t testing.TB, members []*process, n int) bool {
 	t.Helper()
 	goal := total(members, inbox.EventProcessed) + n
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(child.Patience); time.Now().Before(deadline); {
 		if total(members, inbox.EventProcessed) >= goal {
 			return true
 		}
@@ -132,7 +133,7 @@ func awaitEffects(t testing.TB, members []*process, n int) bool {
 // total is what the members together have reported of a kind.
 func total(members []*process, kind inbox.EventKind) (sum int) {
 	for _, p := range members {
-		sum += p.count(kind)
+		sum += p.Count(kind)
 	}
 	return sum
 }

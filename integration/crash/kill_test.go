@@ -37,7 +37,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			survivor := tr.member(nil)
 			tr.killer(tr.random, killsPerHandling/3)
 
-			if survivor.count(kafka.EventJoined) < 2 {
+			if survivor.Count(kafka.EventJoined) < 2 {
 				t.Error("the survivor saw no rebalance, so half of this proved nothing")
 			}
 			tr.finish()
@@ -85,16 +85,16 @@ func (tr *trial) killer(random *rand.Rand, kills int) {
 		})
 		if moment == byWatch {
 			// The delay is the fault: a moment anywhere in the flow, counted from a settled message.
-			p.await(inbox.EventProcessed, 1+random.IntN(20))
+			p.Await(inbox.EventProcessed, 1+random.IntN(20))
 			pause(tr.t.Context(), time.Duration(random.Int64N(int64(300*time.Millisecond))))
-			p.kill()
-		} else if !p.awaitEnd(10 * time.Second) {
+			p.Kill()
+		} else if !p.AwaitEnd(10 * time.Second) {
 			moment = byWatch // it never came so far, alone or with a rebalance in between
 		}
-		if p.killed() {
+		if p.Killed() {
 			tr.fault(moment)
 		} else {
-			tr.t.Errorf("member %s ended by itself: %v", p.name, p.cmd.ProcessState)
+			tr.t.Errorf("member %v ended by itself: %v", p, p.State())
 		}
 	}
 }

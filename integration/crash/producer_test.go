@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/integration/child"
 )
 
 const (
@@ -89,7 +90,7 @@ func messageID(key string, number int) string { return fmt.Sprintf("%s-%06d", ke
 
 // send repeats a request whose outcome is unknown until one is known to be good.
 func (p *producer) send(ctx context.Context, partition int, records []record) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, child.Patience)
 	defer cancel()
 	for {
 		batch := make([]kafka.Record, len(records))

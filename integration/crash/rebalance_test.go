@@ -21,7 +21,7 @@ func TestRebalanceStorm(t *testing.T) {
 		})
 	}
 	tr.begin()
-	join().await(inbox.EventProcessed, 1)
+	join().Await(inbox.EventProcessed, 1)
 	const rounds = 18
 	for range rounds {
 		members := tr.living()
@@ -34,13 +34,13 @@ func TestRebalanceStorm(t *testing.T) {
 		switch what {
 		case "join":
 			// Others may keep it from its first message, so only the group's answer is waited for.
-			join().await(kafka.EventJoined, 1)
+			join().Await(kafka.EventJoined, 1)
 		case "leave":
-			victim.stop()
+			victim.Stop()
 		case "kill":
-			victim.kill()
+			victim.Kill()
 		case "freeze":
-			thaw := victim.freeze()
+			thaw := victim.Freeze()
 			pause(t.Context(), sessionTimeout)
 			tr.pause(2 * time.Second)
 			thaw()
@@ -63,19 +63,19 @@ func TestFrozenBeforeItsCommit(t *testing.T) {
 			tr.orders.Handling = h
 			tr.begin()
 			zombie := tr.member(func(o *orders) { o.Hold = messageID("p1-k1", 20) })
-			if !zombie.await(lineHeld, 1) {
+			if !zombie.Await(lineHeld, 1) {
 				t.Fatal("nothing was held")
 			}
-			thaw := zombie.freeze()
+			thaw := zombie.Freeze()
 			defer thaw()
 			heir := tr.member(nil)
 			// The claim is the zombie's as long as its transaction is open. Whoever waits for it in vain tries again.
-			if !heir.await(inbox.EventFailed, 1) {
+			if !heir.Await(inbox.EventFailed, 1) {
 				t.Error("the heir did not meet the zombie's claim")
 			}
-			zombie.say(wordGo)
+			zombie.Say(wordGo)
 			thaw()
-			if !zombie.await(kafka.EventJoined, 2) {
+			if !zombie.Await(kafka.EventJoined, 2) {
 				t.Error("the zombie did not join again")
 			}
 			tr.fault("freeze")
@@ -94,23 +94,23 @@ func TestHandlerSlowerThanTheGroupWaits(t *testing.T) {
 		o.Handling = oneByOne
 		o.SlowEvery, o.Slow = 5, sessionTimeout+drainTimeout+rebalanceTimeout
 	})
-	if !slow.await(inbox.EventProcessed, 1) {
+	if !slow.Await(inbox.EventProcessed, 1) {
 		t.Fatal("the slow member handled nothing")
 	}
 	for range 2 {
 		// Each newcomer asks the slow one to let go, in the midst of its sleep.
 		p := tr.member(func(o *orders) { o.Handling = batched })
-		p.await(inbox.EventProcessed, 1)
-		p.kill()
+		p.Await(inbox.EventProcessed, 1)
+		p.Kill()
 		tr.fault("kill")
 	}
-	tr.member(func(o *orders) { o.Handling = batched }).await(inbox.EventProcessed, 1)
-	if !slow.await(lineSlept, 1) {
+	tr.member(func(o *orders) { o.Handling = batched }).Await(inbox.EventProcessed, 1)
+	if !slow.Await(lineSlept, 1) {
 		t.Error("no handler slept")
 	}
-	if slow.count(inbox.EventAbandoned) == 0 {
+	if slow.Count(inbox.EventAbandoned) == 0 {
 		t.Error("no handler was left behind, so nothing was proved")
 	}
-	slow.kill() // it would sleep the trial away
+	slow.Kill() // it would sleep the trial away
 	tr.finish()
 }

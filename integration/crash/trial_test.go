@@ -147,7 +147,7 @@ func (tr *trial) finish() {
 	tr.load.Wait()
 	tr.drain(tr.orders.Group)
 	for _, p := range tr.living() {
-		p.stop()
+		p.Stop()
 	}
 	tr.check(tr.orders.Consumer, tr.orders.Group)
 	tr.summary()
@@ -158,7 +158,7 @@ func (tr *trial) living() []*process {
 	defer tr.mu.Unlock()
 	var living []*process
 	for _, p := range tr.members {
-		if p.alive() {
+		if p.Alive() {
 			living = append(living, p)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/adapters/kafka"
+	"github.com/onceward/onceward/integration/proxy"
 	"github.com/onceward/onceward/integration/stack"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
@@ -206,18 +207,19 @@ func endPrepared(t testing.TB, pool *pgxpool.Pool) {
 type settleLink struct {
 	outbox.RelayStore
 
-	proxy *proxy
+	proxy *proxy.Proxy
 
 	mu     sync.Mutex
 	random *rand.Rand
-	faults []fault // to come
+	faults []proxy.Fault // to come
 
 	failed atomic.Int64
 }
 
 func (s *settleLink) Settle(ctx context.Context, settlement outbox.Settlement) (outbox.Settled, error) {
 	s.mu.Lock()
-	if len(s.faults) > 0 && s.random.IntN(3) == 0 && s.proxy.lie(s.faults[0], s.random.IntN(3)) {
+	if len(s.faults) > 0 && s.random.IntN(3) == 0 && !s.proxy.Waiting() {
+		s.proxy.Lie(s.faults[0], s.random.IntN(3))
 		s.faults = s.faults[1:]
 	}
 	s.mu.Unlock()
@@ -235,7 +237,7 @@ func TestConnectionsCutAroundSettleCauseCopiesOnly(t *testing.T) {
 	random := newRandom(seed(t))
 	url := stack.Postgres(t)
 	admin := newDatabase(t, url)
-	between, through := newProxy(t, url)
+	between, through := proxy.New(t, url, func([]byte) bool { return true })
 	w := newWriters(t, url)
 	n := newNotices()
 	published := newRecorder(random.Uint64())
@@ -243,16 +245,16 @@ func TestConnectionsCutAroundSettleCauseCopiesOnly(t *testing.T) {
 	config.OnNotice, config.Lease, config.BackoffMax, config.Logger = n.take, 2*time.Second, 200*time.Millisecond, quiet
 	link := &settleLink{
 		RelayStore: postgres.New(newPool(t, through), postgres.WithCommitDeadline(time.Second)), proxy: between, random: newRandom(random.Uint64()),
-		faults: []fault{
-			cutBefore, cutAfter, cutBefore, cutAfter, cutAfter, cutBefore, fallSilent,
-			cutAfter, cutBefore, cutAfter, cutAfter, cutBefore, fallSilent,
+		faults: []proxy.Fault{
+			proxy.CutBefore, proxy.CutAfter, proxy.CutBefore, proxy.CutAfter, proxy.CutAfter, proxy.CutBefore, proxy.FallSilent,
+			proxy.CutAfter, proxy.CutBefore, proxy.CutAfter, proxy.CutAfter, proxy.CutBefore, proxy.FallSilent,
 		},
 	}
 	all := len(link.faults)
 	relay := startRelay(link, published, config)
 	end := loadUntil(t, w, random)
 	defer end()
-	eventually(t, "all faults", func() bool { return between.strikes() == all })
+	eventually(t, "all faults", func() bool { return between.Strikes() == all })
 	end()
 	ledger := readLedger(t, admin)
 	published.journal.await(t, "everything that was committed", ledger)

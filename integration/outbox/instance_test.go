@@ -63,7 +63,7 @@ func TestFourProcessesKilledAndFrozenAtRandom(t *testing.T) {
 	for _, tormentor := range tormentors {
 		killed, froze = killed+tormentor.killed, froze+tormentor.froze
 		for _, p := range tormentor.members {
-			p.stop()
+			p.Stop()
 		}
 	}
 	ledger := readLedger(t, admin)
@@ -99,7 +99,7 @@ func TestLanesOfDeadAndFrozenAreOwnedAgainWithinTheLease(t *testing.T) {
 		for _, lane := range status.Status {
 			for _, i := range status.Instances {
 				for _, p := range members {
-					if i.Name == lane.Owner && i.Lease > 0 && strings.Contains(i.Name, fmt.Sprintf("-%d-", p.cmd.Process.Pid)) {
+					if i.Name == lane.Owner && i.Lease > 0 && strings.Contains(i.Name, fmt.Sprintf("-%d-", p.ID())) {
 						counts[p]++
 					}
 				}
@@ -115,9 +115,9 @@ func TestLanesOfDeadAndFrozenAreOwnedAgainWithinTheLease(t *testing.T) {
 		victim := members[round%len(members)]
 		how, thaw := "killed", func() {}
 		if round%2 == 0 {
-			victim.kill()
+			victim.Kill()
 		} else {
-			how, thaw = "frozen", victim.freeze()
+			how, thaw = "frozen", victim.Freeze()
 		}
 		struck := time.Now()
 		eventually(t, "lanes of the "+how+" process are others'", func() bool {
@@ -138,7 +138,7 @@ func TestLanesOfDeadAndFrozenAreOwnedAgainWithinTheLease(t *testing.T) {
 		}
 	}
 	for _, p := range members {
-		p.stop()
+		p.Stop()
 	}
 }
 
@@ -160,7 +160,7 @@ func newTormentor(t testing.TB, o orders, random *rand.Rand) *tormentor {
 func (m *tormentor) awaitWork() {
 	m.t.Helper()
 	for _, p := range m.members {
-		if !p.await(outbox.NoticePublished, 1) {
+		if !p.Await(outbox.NoticePublished, 1) {
 			m.t.Fatal("a member published nothing")
 		}
 	}
@@ -171,18 +171,18 @@ func (m *tormentor) torment(rounds int) {
 		n := m.random.IntN(len(m.members))
 		victim := m.members[n]
 		// It is hit at a moment that nobody chose, but not before it has done anything.
-		if !victim.await(outbox.NoticePublished, 1) {
-			m.t.Errorf("a member ended by itself: %v", victim.cmd.ProcessState)
+		if !victim.Await(outbox.NoticePublished, 1) {
+			m.t.Errorf("a member ended by itself: %v", victim.State())
 			return
 		}
 		pause(context.Background(), time.Duration(m.random.Int64N(int64(200*time.Millisecond))))
 		if m.random.IntN(3) == 0 {
-			victim.kill()
+			victim.Kill()
 			m.members[n] = start(m.t, m.orders)
 			m.killed++
 			continue
 		}
-		thaw := victim.freeze()
+		thaw := victim.Freeze()
 		most := shortLease / 4
 		if m.random.IntN(3) == 0 {
 			most = 2 * shortLease

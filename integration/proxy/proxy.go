@@ -1,6 +1,8 @@
-package crash
+// Package proxy stands between a program and its PostgreSQL, and cuts their connections at the worst moment.
+package proxy
 
 import (
+	"context"
 	"net"
 	"net/url"
 	"sync"
@@ -8,34 +10,36 @@ import (
 	"testing"
 )
 
-// proxy stands between a member and its database and cuts connections.
-type proxy struct {
+// Fault is what a proxy does to a message from the client that it lies in wait for.
+type Fault string
+
+const (
+	// CutBefore: it does not reach the server, which rolls back.
+	CutBefore Fault = "cut before"
+	// CutAfter: the server carries it out, and nobody hears of it.
+	CutAfter Fault = "cut after"
+	// FallSilent: the same, and the connection stays open without a word.
+	FallSilent Fault = "silent"
+)
+
+// Proxy passes on what is said in both directions until it is told otherwise.
+type Proxy struct {
 	listener net.Listener
 	server   string
+	meant    func(message []byte) bool
 	routines sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	open   map[*route]bool
-	ambush ambush
+	ambush Fault // "": none
+	left   int   // messages that pass before it strikes
 	struck int
 }
 
-// ambush is what a proxy does to the next commits it sees.
-type ambush int
-
-const (
-	letPass ambush = iota
-	// cutBefore: the commit does not reach the server, which rolls back.
-	cutBefore
-	// cutAfter: the server commits, and nobody hears of it.
-	cutAfter
-	// fallSilent: the server commits, and the connection stays open without a word.
-	fallSilent
-)
-
-// newProxy returns a proxy to the database and the database's URL through it.
-func newProxy(t testing.TB, database string) (*proxy, string) {
+// New returns a proxy to the database and the database's URL through it. It lies in wait for messages of the client that are
+// meant. It ends with the test.
+func New(t testing.TB, database string, meant func(message []byte) bool) (*Proxy, string) {
 	t.Helper()
 	u, err := url.Parse(database)
 	if err != nil {
@@ -45,20 +49,20 @@ func newProxy(t testing.TB, database string) (*proxy, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, server: u.Host, open: map[*route]bool{}}
+	p := &Proxy{listener: listener, server: u.Host, meant: meant, open: map[*route]bool{}}
 	p.routines.Go(p.serve)
 	t.Cleanup(p.close)
 	u.Host = listener.Addr().String()
 	return p, u.String()
 }
 
-func (p *proxy) serve() {
+func (p *Proxy) serve() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", p.server)
+		server, err := new(net.Dialer).DialContext(context.Background(), "tcp", p.server)
 		if err != nil {
 			_ = client.Close()
 			continue
@@ -73,7 +77,7 @@ func (p *proxy) serve() {
 	}
 }
 
-func (p *proxy) add(r *route) bool {
+func (p *Proxy) add(r *route) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
@@ -82,34 +86,46 @@ func (p *proxy) add(r *route) bool {
 	return !p.closed
 }
 
-// lie in wait for the next commit.
-func (p *proxy) lie(a ambush) {
+// Lie in wait for the message after the next n that are meant, and for no other any more.
+func (p *Proxy) Lie(f Fault, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ambush = a
+	p.ambush, p.left = f, n
 }
 
-// spring takes the ambush for one commit.
-func (p *proxy) spring() ambush {
+// Waiting reports whether the message it lies in wait for is still to come.
+func (p *Proxy) Waiting() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := p.ambush
-	if a != letPass {
-		p.ambush = letPass
-		p.struck++
+	return p.ambush != ""
+}
+
+// spring takes the ambush, if it is this message's turn.
+func (p *Proxy) spring() Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ambush == "" {
+		return ""
 	}
-	return a
+	if p.left > 0 {
+		p.left--
+		return ""
+	}
+	f := p.ambush
+	p.ambush = ""
+	p.struck++
+	return f
 }
 
-// strikes is how many commits met an ambush.
-func (p *proxy) strikes() int {
+// Strikes is how many messages met an ambush.
+func (p *Proxy) Strikes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.struck
 }
 
-// cut ends every connection that is open.
-func (p *proxy) cut() {
+// Cut ends every connection that is open.
+func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for r := range p.open {
@@ -117,18 +133,18 @@ func (p *proxy) cut() {
 	}
 }
 
-func (p *proxy) close() {
+func (p *Proxy) close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
 	_ = p.listener.Close()
-	p.cut()
+	p.Cut()
 	p.routines.Wait()
 }
 
 // route is one connection through the proxy.
 type route struct {
-	proxy          *proxy
+	proxy          *Proxy
 	client, server net.Conn
 	silent         atomic.Bool
 }
@@ -147,20 +163,20 @@ func (r *route) forth() {
 		if err != nil {
 			return
 		}
-		struck := letPass
-		if isCommit(b[:n]) {
+		var struck Fault
+		if r.proxy.meant(b[:n]) {
 			struck = r.proxy.spring()
 		}
-		if struck == cutBefore {
+		if struck == CutBefore {
 			return
 		}
-		if struck == fallSilent {
+		if struck == FallSilent {
 			r.silent.Store(true)
 		}
 		if _, err := r.server.Write(b[:n]); err != nil {
 			return
 		}
-		if struck == cutAfter {
+		if struck == CutAfter {
 			// The client is cut first: the answer is on its way already. What the server was sent it will carry out.
 			_ = r.client.Close()
 			return
