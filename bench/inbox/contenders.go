@@ -28,7 +28,7 @@ type side struct {
 	name string
 	// key names the side's consumer and its tables.
 	key    string
-	tables tables.Own
+	tables tables.Tables
 	open   func(*pgxpool.Pool, side) worker
 	// warmUp is how many messages each connection handles in the warm-up,
 	// which tells how many fill a round.
@@ -36,7 +36,7 @@ type side struct {
 }
 
 func newSide(name, key string, warmUp int, open func(*pgxpool.Pool, side) worker) side {
-	return side{name: name, key: key, tables: tables.OwnOf(key), warmUp: warmUp, open: open}
+	return side{name: name, key: key, tables: tables.Of(key), warmUp: warmUp, open: open}
 }
 
 // All sides are measured against the first.
@@ -52,7 +52,7 @@ var (
 )
 
 // scope is what the library makes of a consumer and a source.
-func scope(own tables.Own) string { return own.Schema + "/" + source }
+func scope(own tables.Tables) string { return own.Schema + "/" + source }
 
 func handInbox(pool *pgxpool.Pool, s side) handwritten.Inbox {
 	return handwritten.Inbox{Pool: pool, Scope: scope(s.tables), Records: s.tables.Records, Effects: s.tables.Effects}

@@ -71,7 +71,7 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 		return err
 	}
 	defer admin.Close()
-	if err := tables.CreateOwn(ctx, admin, tablesOf(sides)...); err != nil {
+	if err := tables.Create(ctx, admin, tablesOf(sides)...); err != nil {
 		return err
 	}
 
@@ -97,7 +97,7 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 	for _, v := range variants {
 		for _, connections := range []int{1, 8} {
 			older := tables.Older{Count: s.records, Scope: scope, Key: v.deliveries.older()}
-			if err := tables.ResetOwn(ctx, admin, older, tablesOf(sides)...); err != nil {
+			if err := tables.Reset(ctx, admin, older, tablesOf(sides)...); err != nil {
 				return err
 			}
 			c := &bout{url: url, settings: s, connections: connections, sides: v.sides, deliveries: v.deliveries}
@@ -120,8 +120,8 @@ func run(ctx context.Context, p *servers.Program, s settings) error {
 	return figures.Print(os.Stdout)
 }
 
-func tablesOf(sides []side) []tables.Own {
-	own := make([]tables.Own, len(sides))
+func tablesOf(sides []side) []tables.Tables {
+	own := make([]tables.Tables, len(sides))
 	for i, s := range sides {
 		own[i] = s.tables
 	}

@@ -45,7 +45,8 @@ const (
 // batchSize is how many messages at most share a transaction, ours and by hand.
 const batchSize = 100
 
-var effects = tables.EffectsOf("orders")
+// orders are the tables of all sides, which work one after the other.
+var orders = tables.Of("orders")
 
 // bench is what all sides work on.
 type bench struct {
@@ -74,7 +75,7 @@ func (b *bench) reading() []contest.Side {
 func (b *bench) handling() []contest.Side {
 	byHand := func(interval time.Duration, batch int) func(context.Context, string, *lap) error {
 		return func(ctx context.Context, group string, l *lap) error {
-			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Records: tables.Handwritten, Effects: effects}
+			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Records: orders.Records, Effects: orders.Effects}
 			return handleWithReader(ctx, b.addr, b.topic, group, interval, batch, in, l)
 		}
 	}
@@ -97,8 +98,8 @@ func (b *bench) handling() []contest.Side {
 }
 
 func newInbox(pool *pgxpool.Pool, consumer string) *inbox.Inbox[pgx.Tx] {
-	return inbox.New(postgres.New(pool), consumer, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-		_, err := tx.Exec(ctx, effects.Insert, m.ID, int64(len(m.Payload)))
+	return inbox.New(postgres.New(pool, postgres.WithSchema(orders.Schema)), consumer, func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+		_, err := tx.Exec(ctx, orders.Effects.Insert, m.ID, int64(len(m.Payload)))
 		return err
 	}, inbox.Batch(batchSize))
 }
@@ -136,14 +137,14 @@ func newGroup() string { return fmt.Sprintf("bench-%d", time.Now().UnixNano()) }
 func (b *bench) withEffects(side contest.Side) contest.Side {
 	run := side.Run
 	side.Run = func(ctx context.Context, round int) (contest.Sample, error) {
-		if err := tables.Reset(ctx, b.pool, effects); err != nil {
+		if err := tables.Reset(ctx, b.pool, tables.Older{}, orders); err != nil {
 			return contest.Sample{}, err
 		}
 		sample, err := run(ctx, round)
 		if err != nil {
 			return sample, err
 		}
-		rows, err := effects.Count(ctx, b.pool)
+		rows, err := orders.Effects.Count(ctx, b.pool)
 		if err == nil && rows < sample.Messages {
 			err = fmt.Errorf("%d messages had their effect, want at least %d", rows, sample.Messages)
 		}
@@ -164,7 +165,7 @@ const memoryRuns = 3
 func (b *bench) memory(ctx context.Context, child string) (megabytes float64, err error) {
 	for range memoryRuns {
 		if child == childInbox {
-			if err := tables.Reset(ctx, b.pool, effects); err != nil {
+			if err := tables.Reset(ctx, b.pool, tables.Older{}, orders); err != nil {
 				return 0, err
 			}
 		}

@@ -65,7 +65,7 @@ func run(ctx context.Context, p *servers.Program, rounds, messages int) error {
 		return err
 	}
 	defer pool.Close()
-	if err := tables.Create(ctx, pool, effects); err != nil {
+	if err := tables.Create(ctx, pool, orders); err != nil {
 		return err
 	}
 	client := &kafka.Client{Addr: kafka.TCP(addr), Timeout: 10 * time.Second}

@@ -26,7 +26,7 @@ func (b *bench) idleCost(ctx context.Context, _ *servers.Program, figures *figur
 	relayCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- b.relay(relayCtx, pool, &nullPublisher{done: stop}) }()
+	go func() { ended <- b.relay(relayCtx, pool, nobody{}) }()
 	var before, after wire.Count
 	for _, step := range []struct {
 		wait  time.Duration

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/onceward/onceward/bench/internal/contest"
+	"github.com/onceward/onceward/bench/internal/dbpool"
 	"github.com/onceward/onceward/outbox"
 	"github.com/onceward/onceward/store/postgres"
 )
@@ -60,17 +62,57 @@ func (b *bench) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// nullPublisher acknowledges everything and ends its relay when it has seen enough.
-type nullPublisher struct {
+// nobody is a publisher that acknowledges everything and sends nothing.
+type nobody struct{}
+
+func (nobody) Publish(_ context.Context, events []outbox.Event) []error {
+	return make([]error, len(events))
+}
+
+// limited ends a relay when its publisher has acknowledged enough.
+type limited struct {
+	outbox.Publisher
+
 	left atomic.Int64
 	done context.CancelFunc
 }
 
-func (n *nullPublisher) Publish(_ context.Context, events []outbox.Event) []error {
-	if n.left.Add(-int64(len(events))) <= 0 {
-		n.done()
+func (l *limited) Publish(ctx context.Context, events []outbox.Event) []error {
+	results := l.Publisher.Publish(ctx, events)
+	acknowledged := 0
+	for _, err := range results {
+		if err == nil {
+			acknowledged++
+		}
 	}
-	return make([]error, len(events))
+	if l.left.Add(-int64(acknowledged)) <= 0 {
+		l.done()
+	}
+	return results
+}
+
+// publishLog measures a new relay that publishes the whole log.
+func (b *bench) publishLog(ctx context.Context, publisher outbox.Publisher) (contest.Sample, error) {
+	pool, err := dbpool.Open(ctx, b.url, 2, nil)
+	if err != nil {
+		return contest.Sample{}, err
+	}
+	defer pool.Close()
+	sample, err := contest.Measure(func() (int, error) {
+		ctx, done := context.WithCancel(ctx)
+		defer done()
+		counted := &limited{Publisher: publisher, done: done}
+		counted.left.Store(int64(b.events))
+		err := b.relay(ctx, pool, counted)
+		return b.events - int(counted.left.Load()), err
+	})
+	if err == nil && sample.Messages != b.events {
+		err = fmt.Errorf("%d acknowledgements of %d events", sample.Messages, b.events)
+	}
+	if err != nil {
+		return sample, err
+	}
+	return sample, b.passed(ctx)
 }
 
 // relay runs a new relay, with positions of its own, until its publisher ends it.

@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/onceward/onceward/bench/internal/contest"
-	"github.com/onceward/onceward/bench/internal/dbpool"
 	"github.com/onceward/onceward/bench/internal/figure"
 	"github.com/onceward/onceward/bench/internal/servers"
 	"github.com/onceward/onceward/integration/stack"
@@ -45,7 +43,7 @@ func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figu
 	defer publisher.Close()
 	result, err := contest.Run(ctx, b.rounds,
 		contest.Side{Name: produceWriter, Run: b.produceWriter(target, events)},
-		contest.Side{Name: produceOurs, Run: b.produceOurs(publisher)},
+		contest.Side{Name: produceOurs, Run: func(ctx context.Context, _ int) (contest.Sample, error) { return b.publishLog(ctx, publisher) }},
 		contest.Side{Name: produceProduce, Run: b.produceDirectly(target, events)},
 	)
 	if err != nil {
@@ -55,53 +53,6 @@ func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figu
 	figures.Ratio("outbox-kafka", result.Ratio(produceOurs, produceWriter), targetKafka)
 	figures.OwnRatio("outbox-kafka-vs-produce", result.Ratio(produceOurs, produceProduce), targetKafka)
 	return nil
-}
-
-// limited ends a relay when its publisher has acknowledged enough.
-type limited struct {
-	outbox.Publisher
-
-	left atomic.Int64
-	done context.CancelFunc
-}
-
-func (l *limited) Publish(ctx context.Context, events []outbox.Event) []error {
-	results := l.Publisher.Publish(ctx, events)
-	acknowledged := 0
-	for _, err := range results {
-		if err == nil {
-			acknowledged++
-		}
-	}
-	if l.left.Add(-int64(acknowledged)) <= 0 {
-		l.done()
-	}
-	return results
-}
-
-func (b *bench) produceOurs(publisher outbox.Publisher) func(context.Context, int) (contest.Sample, error) {
-	return func(ctx context.Context, _ int) (contest.Sample, error) {
-		pool, err := dbpool.Open(ctx, b.url, 2, nil)
-		if err != nil {
-			return contest.Sample{}, err
-		}
-		defer pool.Close()
-		sample, err := contest.Measure(func() (int, error) {
-			ctx, done := context.WithCancel(ctx)
-			defer done()
-			counted := &limited{Publisher: publisher, done: done}
-			counted.left.Store(int64(b.events))
-			err := b.relay(ctx, pool, counted)
-			return b.events - int(counted.left.Load()), err
-		})
-		if err == nil && sample.Messages != b.events {
-			err = fmt.Errorf("%d acknowledgements of %d events", sample.Messages, b.events)
-		}
-		if err != nil {
-			return sample, err
-		}
-		return sample, b.passed(ctx)
-	}
 }
 
 // produceWriter is kafka.Writer as its users run it for throughput: it hashes as

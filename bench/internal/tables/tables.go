@@ -1,10 +1,11 @@
-// Package tables holds the tables both sides of a benchmark write to, the
-// hand-written claim, and the handler's insert, which both share.
+// Package tables holds the tables that the sides of a benchmark write to, the
+// hand-written claim, and the handler's insert, which all share.
 package tables
 
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,10 +13,65 @@ import (
 	"github.com/onceward/onceward/store/postgres"
 )
 
-const (
-	libraryRecords     = `onceward.record`
-	handwrittenRecords = `handwritten_record`
-)
+// Tables are the library's, in a schema of their own, in which a hand-written side
+// claims as well, and one of effects. Sides that share none all find the same bulk in
+// theirs, however many take part.
+type Tables struct {
+	Schema  string
+	Records Records
+	Effects Effects
+
+	records pgx.Identifier
+}
+
+// Of names the tables of a side.
+func Of(side string) Tables {
+	records := pgx.Identifier{side, "record"}
+	return Tables{Schema: side, Records: recordsIn(records.Sanitize()), Effects: effectsOf(side), records: records}
+}
+
+// Create makes an empty database ready for the sides.
+func Create(ctx context.Context, pool *pgxpool.Pool, sides ...Tables) error {
+	for _, s := range sides {
+		if err := postgres.New(pool, postgres.WithSchema(s.Schema)).Migrate(ctx); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+		if err := execute(ctx, pool, []string{s.Effects.create()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Older are records that stand in each table when a contest begins: in the scope
+// that is measured, or the claims would touch none of their pages.
+type Older struct {
+	Count int
+	Scope func(side Tables) string
+	Key   func(n int) string
+}
+
+// Reset empties the tables, puts the older records into them and checkpoints, so
+// that every contest starts alike.
+func Reset(ctx context.Context, pool *pgxpool.Pool, older Older, sides ...Tables) error {
+	expires := time.Now().Add(24 * time.Hour)
+	for _, s := range sides {
+		if err := execute(ctx, pool, []string{`TRUNCATE ` + s.records.Sanitize(), `TRUNCATE ` + s.Effects.table}); err != nil {
+			return err
+		}
+		if older.Count == 0 {
+			continue
+		}
+		scope := older.Scope(s)
+		_, err := pool.CopyFrom(ctx, s.records, []string{"scope", "key", "expires_at"}, pgx.CopyFromSlice(older.Count, func(n int) ([]any, error) {
+			return []any{scope, older.Key(n), expires}, nil
+		}))
+		if err != nil {
+			return fmt.Errorf("put %d older records into %s: %w", older.Count, s.records.Sanitize(), err)
+		}
+	}
+	return execute(ctx, pool, []string{`VACUUM ANALYZE`, `CHECKPOINT`})
+}
 
 // Records is a table of records that is claimed in by hand.
 type Records struct {
@@ -40,9 +96,6 @@ func recordsIn(table string) Records {
 	}
 }
 
-// Handwritten is the table of records that Create makes for the hand-written side.
-var Handwritten = recordsIn(handwrittenRecords)
-
 // Effects is one side's table of business rows. All have the same shape.
 type Effects struct {
 	table string
@@ -52,8 +105,7 @@ type Effects struct {
 	InsertAll string
 }
 
-// EffectsOf names the table of a side.
-func EffectsOf(side string) Effects {
+func effectsOf(side string) Effects {
 	table := pgx.Identifier{"effect_" + side}.Sanitize()
 	return Effects{
 		table:     table,
@@ -65,31 +117,6 @@ func EffectsOf(side string) Effects {
 func (e Effects) create() string {
 	return `CREATE TABLE ` + e.table + ` (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, order_id text NOT NULL, amount bigint NOT NULL)`
 }
-
-// Create makes an empty database ready for sides that share the library's tables,
-// or those that the hand-written side has in their place.
-func Create(ctx context.Context, pool *pgxpool.Pool, effects ...Effects) error {
-	if err := postgres.New(pool).Migrate(ctx); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	statements := []string{`CREATE TABLE ` + handwrittenRecords + ` (LIKE ` + libraryRecords + ` INCLUDING ALL)`}
-	for _, e := range effects {
-		statements = append(statements, e.create())
-	}
-	return execute(ctx, pool, statements)
-}
-
-// Reset empties these tables and checkpoints, so that every contest starts alike.
-func Reset(ctx context.Context, pool *pgxpool.Pool, effects ...Effects) error {
-	statements := []string{`TRUNCATE ` + libraryRecords + `, ` + handwrittenRecords}
-	for _, e := range effects {
-		statements = append(statements, `TRUNCATE `+e.table)
-	}
-	return execute(ctx, pool, append(statements, settled...))
-}
-
-// settled is the state in which a contest begins.
-var settled = []string{`VACUUM ANALYZE`, `CHECKPOINT`}
 
 func execute(ctx context.Context, pool *pgxpool.Pool, statements []string) error {
 	for _, statement := range statements {
