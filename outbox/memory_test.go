@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 	"weak"
@@ -140,4 +141,60 @@ func TestPublishedEventsAreNotKept(t *testing.T) {
 			f.Fatal(err)
 		}
 	})
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		f.broker.on = func(ctx context.Context, _ outbox.Event) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		var ids []string
+		for n := range 500 {
+			ids = append(ids, fmt.Sprintf("%c%d", 'a'+n%20, n))
+		}
+		f.append(ids...)
+		var read atomic.Int32
+		f.store.faults(func(_ context.Context, statement string) error {
+			if statement == "Read" {
+				read.Add(1)
+			}
+			return nil
+		}, nil)
+		i := f.run(func(c *outbox.RelayConfig) { c.Batch = 50 })
+		f.pass(5 * time.Second)
+		if n := read.Load(); n > 3 {
+			f.Errorf("%d reads of 50 events, while nothing is acknowledged", n)
+		}
+		i.stop()
+	})
+}
+
+// Lanes that wait, for an event or for their destination, leave the memory to others.
+func TestLanesThatWaitLeaveTheMemoryToOthers(t *testing.T) {
+	for name, err := range map[string]error{"blocked": errRefused, "paused": outbox.ErrUnavailable} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.refuse(err, "a0")
+				var ids, others []string
+				for n := range 400 {
+					ids = append(ids, fmt.Sprintf("a%d", 2*n), fmt.Sprintf("a%d", 2*n+1), fmt.Sprintf("b%d", n))
+					others = append(others, fmt.Sprintf("b%d", n))
+				}
+				f.append(ids...)
+				small := func(c *outbox.RelayConfig) {
+					c.Lanes, c.Batch, c.MaxAttempts = 16, 20, 1000
+					c.BackoffMin, c.BackoffMax = time.Minute, time.Minute
+				}
+				i := f.run(small)
+				f.pass(time.Second)
+				f.wantSent(others...)
+				f.broker.set(nil)
+				f.pass(5 * time.Minute)
+				f.wantSent(ids...)
+				i.stop()
+				f.wantSaved(small)
+			})
+		})
+	}
 }
