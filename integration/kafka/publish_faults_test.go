@@ -1,8 +1,6 @@
 package kafka_test
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,9 +13,7 @@ import (
 	"time"
 
 	kafkago "github.com/segmentio/kafka-go"
-	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
-	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"github.com/onceward/onceward/adapters/kafka"
 	"github.com/onceward/onceward/integration/stack"
@@ -67,30 +63,11 @@ func TestK17PublisherNamesTheRealCause(t *testing.T) {
 	t.Parallel()
 	broker := stack.NewKafka(t).Broker()
 	topic := stack.Topic(t, broker.Addr, 1)
-	trusted := &tls.Config{RootCAs: broker.CA}
-	password := func(p string) sasl.Mechanism { return plain.Mechanism{Username: broker.User, Password: p} }
-	scramWrong, err := scram.Mechanism(scram.SHA256, broker.User, "wrong-secret")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		addr string
-		tls  *tls.Config
-		sasl sasl.Mechanism
-		want string
-	}{
-		"refused":        {addr: closedPort(t), want: "nothing listens there"},
-		"unknown host":   {addr: "nowhere.invalid:9092", want: "host name is unknown"},
-		"password":       {addr: broker.SASL, sasl: password("wrong-secret"), want: "refused the user or the password"},
-		"scram password": {addr: broker.SASL, sasl: scramWrong, want: "refused the user or the password"},
-		"TLS password":   {addr: broker.SASLTLS, tls: trusted, sasl: password("wrong-secret"), want: "refused the user or the password"},
-		"no SASL":        {addr: broker.SASL, want: "may want TLS or SASL"},
-		"no TLS":         {addr: broker.TLS, want: "may want TLS or SASL"},
-		"unasked TLS":    {addr: broker.Addr, tls: trusted, want: "TLS"},
-		"unknown CA":     {addr: broker.TLS, tls: &tls.Config{RootCAs: x509.NewCertPool()}, want: "certificate is not trusted"},
-		"silent":         {addr: silentAfter(t, "", 0), want: "does not answer"},
-		"silent in SASL": {addr: silentAfter(t, broker.SASL, 1), sasl: password(broker.Password), want: "does not answer"}, // K7
-	} {
+	ways := closedWays(t, broker)
+	simple := plain.Mechanism{Username: broker.User, Password: broker.Password}
+	ways["silent"] = closedWay{wayIn{addr: silentAfter(t, "", 0)}, "does not answer"}
+	ways["silent in SASL"] = closedWay{wayIn{addr: silentAfter(t, broker.SASL, 1), sasl: simple}, "does not answer"} // K7
+	for name, c := range ways {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			p := publisher(t, kafka.PublisherConfig{Brokers: []string{c.addr}, TLS: c.tls, SASL: c.sasl})
@@ -101,7 +78,7 @@ func TestK17PublisherNamesTheRealCause(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%s: error %q, want %q", what, err, c.want)
 				}
-				if err != nil && strings.Contains(err.Error(), "wrong-secret") {
+				if err != nil && strings.Contains(err.Error(), wrongPassword) {
 					t.Errorf("%s: the password is in the error: %v", what, err)
 				}
 			}
@@ -119,27 +96,8 @@ func TestK17PublisherNamesTheRealCause(t *testing.T) {
 func TestK17PublisherOnListenersWithTLSAndSASL(t *testing.T) {
 	t.Parallel()
 	broker := stack.NewKafka(t).Broker()
-	sha256, err := scram.Mechanism(scram.SHA256, broker.User, broker.Password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sha512, err := scram.Mechanism(scram.SHA512, broker.User, broker.Password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	simple := plain.Mechanism{Username: broker.User, Password: broker.Password}
-	trusted := &tls.Config{RootCAs: broker.CA}
 	topic := stack.Topic(t, broker.Addr, 3)
-	for name, c := range map[string]struct {
-		addr string
-		tls  *tls.Config
-		sasl sasl.Mechanism
-	}{
-		"TLS":   {broker.TLS, trusted, nil},
-		"PLAIN": {broker.SASL, nil, simple}, "SCRAM-SHA-256": {broker.SASL, nil, sha256}, "SCRAM-SHA-512": {broker.SASL, nil, sha512},
-		"TLS-PLAIN": {broker.SASLTLS, trusted, simple}, "TLS-SCRAM-SHA-256": {broker.SASLTLS, trusted, sha256},
-		"TLS-SCRAM-SHA-512": {broker.SASLTLS, trusted, sha512},
-	} {
+	for name, c := range waysIn(t, broker) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := publisher(t, kafka.PublisherConfig{Brokers: []string{c.addr}, TLS: c.tls, SASL: c.sasl})

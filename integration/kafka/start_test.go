@@ -2,8 +2,6 @@ package kafka_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"net"
 	"strings"
@@ -11,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/segmentio/kafka-go/sasl"
 	"github.com/segmentio/kafka-go/sasl/plain"
-	"github.com/segmentio/kafka-go/sasl/scram"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/onceward/onceward/adapters/kafka"
@@ -26,42 +22,17 @@ func TestK17StartNamesTheRealCause(t *testing.T) {
 	t.Parallel()
 	broker := stack.NewKafka(t).Broker()
 	topic := stack.Topic(t, broker.Addr, 1)
-	trusted := &tls.Config{RootCAs: broker.CA}
-	password := func(p string) sasl.Mechanism { return plain.Mechanism{Username: broker.User, Password: p} }
-	scramWrong, err := scram.Mechanism(scram.SHA256, broker.User, "wrong-secret")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		addr, topic string
-		tls         *tls.Config
-		sasl        sasl.Mechanism
-		want        string
-	}{
-		"refused":        {addr: closedPort(t), want: "nothing listens there"},
-		"unknown host":   {addr: "nowhere.invalid:9092", want: "host name is unknown"},
-		"unknown topic":  {addr: broker.Addr, topic: "no-such-topic", want: `topic "no-such-topic" does not exist`},
-		"password":       {addr: broker.SASL, sasl: password("wrong-secret"), want: "refused the user or the password"},
-		"scram password": {addr: broker.SASL, sasl: scramWrong, want: "refused the user or the password"},
-		"TLS password":   {addr: broker.SASLTLS, tls: trusted, sasl: password("wrong-secret"), want: "refused the user or the password"},
-		"no SASL":        {addr: broker.SASL, want: "may want TLS or SASL"},
-		"no TLS":         {addr: broker.TLS, want: "may want TLS or SASL"},
-		"unasked TLS":    {addr: broker.Addr, tls: trusted, want: "TLS"},
-		"unknown CA":     {addr: broker.TLS, tls: &tls.Config{RootCAs: x509.NewCertPool()}, want: "certificate is not trusted"},
-	} {
+	for name, c := range closedWays(t, broker) {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			config := quick(c.addr, topic)
-			if c.topic != "" {
-				config.Topics = []string{c.topic}
-			}
 			config.TLS, config.SASL = c.tls, c.sasl
 			began := time.Now()
 			err := consume(t, config, &recorder{}).result()
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %q, want %q", err, c.want)
 			}
-			if err != nil && strings.Contains(err.Error(), "wrong-secret") {
+			if err != nil && strings.Contains(err.Error(), wrongPassword) {
 				t.Errorf("the password is in the error: %v", err)
 			}
 			if took := time.Since(began); took > 22*time.Second {
@@ -71,32 +42,26 @@ func TestK17StartNamesTheRealCause(t *testing.T) {
 	}
 }
 
+// K17: a topic that does not exist is the cause by its name.
+func TestK17StartNamesTheMissingTopic(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	err := consume(t, quick(stack.Kafka(t).Addr, "no-such-topic"), &recorder{}).result()
+	if want := `topic "no-such-topic" does not exist`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q, want %q", err, want)
+	}
+	if took := time.Since(began); took > 22*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
 // K17: TLS and SASL by kafka-go's own types, on all listeners of a real broker.
 func TestK17ListenersWithTLSAndSASL(t *testing.T) {
 	t.Parallel()
 	broker := stack.NewKafka(t).Broker()
 	topic := stack.Topic(t, broker.Addr, 1)
 	produce(t, client(t, broker.Addr), topic, 0, numbered(0, 3)...)
-	sha256, err := scram.Mechanism(scram.SHA256, broker.User, broker.Password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sha512, err := scram.Mechanism(scram.SHA512, broker.User, broker.Password)
-	if err != nil {
-		t.Fatal(err)
-	}
-	simple := plain.Mechanism{Username: broker.User, Password: broker.Password}
-	trusted := &tls.Config{RootCAs: broker.CA}
-	for name, c := range map[string]struct {
-		addr string
-		tls  *tls.Config
-		sasl sasl.Mechanism
-	}{
-		"TLS":   {broker.TLS, trusted, nil},
-		"PLAIN": {broker.SASL, nil, simple}, "SCRAM-SHA-256": {broker.SASL, nil, sha256}, "SCRAM-SHA-512": {broker.SASL, nil, sha512},
-		"TLS-PLAIN": {broker.SASLTLS, trusted, simple}, "TLS-SCRAM-SHA-256": {broker.SASLTLS, trusted, sha256},
-		"TLS-SCRAM-SHA-512": {broker.SASLTLS, trusted, sha512},
-	} {
+	for name, c := range waysIn(t, broker) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			config := quick(c.addr, topic)
