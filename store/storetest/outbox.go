@@ -54,18 +54,17 @@ type OutboxDatabase[Tx any] interface { //nolint:interfacebloat // one method fo
 	Age(t *testing.T, d time.Duration)
 }
 
-type outboxRule[Tx any] struct {
-	name  string
-	check func(f *outboxFixture[Tx])
-}
+type outboxRule[Tx any] = ruleOn[*outboxFixture[Tx]]
 
 // RunOutbox proves every rule on databases made by harness.
 func RunOutbox[Tx any](t *testing.T, harness OutboxHarness[Tx]) {
 	t.Helper()
-	groups := []struct {
-		name  string
-		rules []outboxRule[Tx]
-	}{
+	newFixture := func(t *testing.T) *outboxFixture[Tx] {
+		t.Helper()
+		db := harness(t)
+		return &outboxFixture[Tx]{T: t, db: db, store: db.Open(t)}
+	}
+	runGroups(t, newFixture, []group[*outboxFixture[Tx]]{
 		{"Append", appendRules[Tx]()},
 		{"Registration", registrationRules[Tx]()},
 		{"Read", readRules[Tx]()},
@@ -80,19 +79,7 @@ func RunOutbox[Tx any](t *testing.T, harness OutboxHarness[Tx]) {
 		{"Status", statusRules[Tx]()},
 		{"PruneLog", pruneLogRules[Tx]()},
 		{"Schedule", scheduleRules[Tx]()},
-	}
-	for _, group := range groups {
-		t.Run(group.name, func(t *testing.T) {
-			t.Parallel()
-			for _, r := range group.rules {
-				t.Run(r.name, func(t *testing.T) {
-					t.Parallel()
-					db := harness(t)
-					r.check(&outboxFixture[Tx]{T: t, db: db, store: db.Open(t)})
-				})
-			}
-		})
-	}
+	})
 }
 
 // outboxFixture is one test's database with a first store on it.

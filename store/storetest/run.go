@@ -23,18 +23,44 @@ const (
 	scope     = "billing/orders"
 )
 
-type rule[Tx any] struct {
+// ruleOn is a promise, and what proves it on a fixture.
+type ruleOn[F any] struct {
 	name  string
-	check func(f *fixture[Tx])
+	check func(f F)
+}
+
+type rule[Tx any] = ruleOn[*fixture[Tx]]
+
+type group[F any] struct {
+	name  string
+	rules []ruleOn[F]
+}
+
+// runGroups proves every rule in parallel, each on a fixture of its own.
+func runGroups[F any](t *testing.T, newFixture func(t *testing.T) F, groups []group[F]) {
+	t.Helper()
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			for _, r := range g.rules {
+				t.Run(r.name, func(t *testing.T) {
+					t.Parallel()
+					r.check(newFixture(t))
+				})
+			}
+		})
+	}
 }
 
 // Run proves every rule on databases made by harness.
 func Run[Tx any](t *testing.T, harness Harness[Tx]) {
 	t.Helper()
-	groups := []struct {
-		name  string
-		rules []rule[Tx]
-	}{
+	newFixture := func(t *testing.T) *fixture[Tx] {
+		t.Helper()
+		db := harness(t)
+		return &fixture[Tx]{T: t, db: db, store: db.Open(t, patience)}
+	}
+	runGroups(t, newFixture, []group[*fixture[Tx]]{
 		{"Claim", claimRules[Tx]()},
 		{"Transaction", transactionRules[Tx]()},
 		{"Concurrency", concurrencyRules[Tx]()},
@@ -44,19 +70,7 @@ func Run[Tx any](t *testing.T, harness Harness[Tx]) {
 		{"ParkedKeys", parkedKeyRules[Tx]()},
 		{"Redrive", redriveRules[Tx]()},
 		{"Prune", pruneRules[Tx]()},
-	}
-	for _, group := range groups {
-		t.Run(group.name, func(t *testing.T) {
-			t.Parallel()
-			for _, r := range group.rules {
-				t.Run(r.name, func(t *testing.T) {
-					t.Parallel()
-					db := harness(t)
-					r.check(&fixture[Tx]{T: t, db: db, store: db.Open(t, patience)})
-				})
-			}
-		})
-	}
+	})
 }
 
 // fixture is one test's database with a first store on it.
