@@ -122,44 +122,33 @@ func (d *Database[Tx]) DeadLetters(ctx context.Context, consumer string, filter 
 // dead_letter_consumer: its order is the result's, so that it stops at the limit.
 // With message IDs it is dead_letter_message, with numbers dead_letter_pkey.
 func (d *Database[Tx]) selectLetters(columns, consumer string, f inbox.Filter, row func(scanner) error) query {
-	var where strings.Builder
-	args := []any{idempotency.StoredForm(consumer)}
-	and := func(condition string, arg any) {
-		args = append(args, arg)
-		fmt.Fprintf(&where, " AND "+condition, len(args))
-	}
-	if f.Numbers != nil {
-		var numbers arrayLiteral
-		for _, n := range f.Numbers {
-			numbers.addInt(n)
-		}
-		and("number = ANY ($%d::text::bigint[])", numbers.String())
-	}
+	where := conditions{args: []any{idempotency.StoredForm(consumer)}}
+	where.among("number", f.Numbers)
 	if f.After != 0 {
-		and("number > $%d::bigint", f.After)
+		where.and("number > $%d::bigint", f.After)
 	}
 	if f.Reason != "" {
-		and("reason = $%d::text", string(f.Reason))
+		where.and("reason = $%d::text", string(f.Reason))
 	}
 	if f.Topic != "" {
-		and("topic = $%d::text", idempotency.StoredForm(f.Topic))
+		where.and("topic = $%d::text", idempotency.StoredForm(f.Topic))
 	}
 	if f.MessageID != "" {
-		and("message_id = $%d::text", idempotency.StoredForm(f.MessageID))
+		where.and("message_id = $%d::text", idempotency.StoredForm(f.MessageID))
 	}
 	if f.Key != nil {
-		and("message_key = $%d::text", idempotency.StoredForm(string(f.Key)))
+		where.and("message_key = $%d::text", idempotency.StoredForm(string(f.Key)))
 	}
 	if !f.Since.IsZero() {
-		and("created_at >= $%d::text::timestamptz", timeArg(f.Since))
+		where.and("created_at >= $%d::text::timestamptz", timeArg(f.Since))
 	}
 	if !f.Before.IsZero() {
-		and("created_at < $%d::text::timestamptz", timeArg(f.Before))
+		where.and("created_at < $%d::text::timestamptz", timeArg(f.Before))
 	}
-	args = append(args, int64(f.Limit))
+	where.args = append(where.args, int64(f.Limit))
 	statement := fmt.Sprintf("SELECT %s FROM {schema}.dead_letter WHERE consumer = $1::text%s ORDER BY number LIMIT $%d::bigint",
-		columns, where.String(), len(args))
-	return query{d.sql(statement), args, row}
+		columns, where.text.String(), len(where.args))
+	return query{d.sql(statement), where.args, row}
 }
 
 // discardLettersSQL deletes dead letters by the index dead_letter_pkey. It locks

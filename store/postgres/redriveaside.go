@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/onceward/onceward/outbox"
 )
@@ -24,36 +23,25 @@ func (k keySet) scan(row scanner) error {
 // selectAsides selects what is set aside by the index aside_pkey, whose order is the
 // result's, so that it stops at the limit. The events come by outbox_pkey.
 func (d *Database[Tx]) selectAsides(columns, relay string, f outbox.Filter, row func(scanner) error) query {
-	var where strings.Builder
-	args := []any{relay}
-	and := func(condition string, arg any) {
-		args = append(args, arg)
-		fmt.Fprintf(&where, " AND "+condition, len(args))
-	}
-	if f.Numbers != nil {
-		var numbers arrayLiteral
-		for _, n := range f.Numbers {
-			numbers.addInt(n)
-		}
-		and("a.number = ANY ($%d::text::bigint[])", numbers.String())
-	}
+	where := conditions{args: []any{relay}}
+	where.among("a.number", f.Numbers)
 	if f.After != 0 {
-		and("a.number > $%d::bigint", f.After)
+		where.and("a.number > $%d::bigint", f.After)
 	}
 	if f.State != "" {
-		and("a.state = $%d::text", string(f.State))
+		where.and("a.state = $%d::text", string(f.State))
 	}
 	if f.Topic != "" {
-		and("o.topic = $%d::text", f.Topic)
+		where.and("o.topic = $%d::text", f.Topic)
 	}
 	if f.MessageID != "" {
-		and("o.message_id = $%d::text", f.MessageID)
+		where.and("o.message_id = $%d::text", f.MessageID)
 	}
-	args = append(args, int64(f.Limit), !f.Brief)
+	where.args = append(where.args, int64(f.Limit), !f.Brief)
 	statement := fmt.Sprintf(`SELECT %s FROM (SELECT %s, $%d::boolean AS kept
 FROM {schema}.aside a LEFT JOIN {schema}.outbox o ON o.number = a.number
-WHERE a.relay = $1::text%s ORDER BY a.number LIMIT $%d::bigint) e ORDER BY e.number`, columns, asideEvent, len(args), where.String(), len(args)-1)
-	return query{d.sql(statement), args, row}
+WHERE a.relay = $1::text%s ORDER BY a.number LIMIT $%d::bigint) e ORDER BY e.number`, columns, asideEvent, len(where.args), where.text.String(), len(where.args)-1)
+	return query{d.sql(statement), where.args, row}
 }
 
 // SetAside implements outbox.OperatorStore.
