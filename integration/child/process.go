@@ -4,6 +4,7 @@ package child
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -47,7 +48,8 @@ func Start[K ~string](t testing.TB, name, variable string, orders any, read func
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0])
+	// Without the test's context: how it ends is the test's business.
+	cmd := exec.CommandContext(context.Background(), os.Args[0])
 	cmd.Env = append(os.Environ(), variable+"="+string(text))
 	p := &Process[K]{
 		t: t, name: name, cmd: cmd, read: read,
@@ -201,7 +203,7 @@ func (p *Process[K]) Alive() bool {
 // by itself.
 func (p *Process[K]) Freeze() (thaw func()) {
 	p.t.Helper()
-	shell := exec.Command("sh", "-c", `kill -STOP "$1" && echo frozen && read -r _; kill -CONT "$1"`, "freeze",
+	shell := exec.CommandContext(context.Background(), "sh", "-c", `kill -STOP "$1" && echo frozen && read -r _; kill -CONT "$1"`, "freeze",
 		strconv.Itoa(p.cmd.Process.Pid))
 	words, err := shell.StdinPipe()
 	if err != nil {
