@@ -40,6 +40,7 @@
 //	work called Rollback of the lent pgx.Tx      the call                       says so              rolled back
 //	work sent COMMIT or ROLLBACK                 transaction status I           ErrTransactionEnded  the record knows
 //	constraint deferred to the commit fails      SQLSTATE of COMMIT             that error           rolled back
+//	postgres_fdw can't commit elsewhere          08, the connection lives       that error           rolled back
 //	connection lost or deadline during COMMIT    no answer, 08, 57P             ErrCommitUnknown     the record knows
 //	this process dies                            the server, by the socket      -                    rolled back or committed
 //

@@ -133,21 +133,23 @@ func workError(err error, failed, lost bool) error {
 	return err
 }
 
-// commitError says what is known after COMMIT failed. unsent: it never left.
-func commitError(err error, unsent bool) error {
+// commitError says what is known after COMMIT failed. unsent: it never left. lost: so is
+// the connection, or it can't be told; one that lives has answered, whatever the SQLSTATE.
+func commitError(err error, unsent, lost bool) error {
 	state := stateOf(err)
 	switch {
 	case unsent:
 		return fmt.Errorf("postgres: connection lost before the commit: %w: %w", idempotency.ErrUnavailable, err)
 	case isConflict(state):
 		return fmt.Errorf("postgres: commit: %w: %w", idempotency.ErrConflict, err)
-	case state == "", strings.HasPrefix(state, "57P"), isConnectionState(state):
+	case state == "", strings.HasPrefix(state, "57P"), lost && isConnectionState(state):
 		// A server that goes away says so after a commit as well as before.
 		return fmt.Errorf("postgres: commit: %w: %w", idempotency.ErrCommitUnknown, err)
 	case isOutage(state):
 		return fmt.Errorf("postgres: commit: %w: %w", idempotency.ErrUnavailable, err)
 	}
-	// A constraint deferred to the commit, for one: the work's own failure.
+	// The work's own failure: a constraint deferred to the commit, or another database
+	// that postgres_fdw could not reach.
 	return fmt.Errorf("postgres: rolled back at the commit: %w", err)
 }
 

@@ -86,19 +86,20 @@ func TestWorksErrorIsItsOwnUnlessTheTransactionSaysOtherwise(t *testing.T) {
 func TestCommitIsUnknownUnlessTheServerSaidNo(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
-		err    error
-		unsent bool
-		want   error
+		err          error
+		unsent, lost bool
+		want         error
 	}{
-		"no answer":           {err: io.EOF, want: idempotency.ErrCommitUnknown},
-		"deadline":            {err: context.DeadlineExceeded, want: idempotency.ErrCommitUnknown},
-		"shutting down":       {err: serverError("57P01"), want: idempotency.ErrCommitUnknown},
-		"pooler lost it":      {err: serverError("08P01"), want: idempotency.ErrCommitUnknown},
-		"never sent":          {err: io.EOF, unsent: true, want: idempotency.ErrUnavailable},
+		"no answer":           {err: io.EOF, lost: true, want: idempotency.ErrCommitUnknown},
+		"deadline":            {err: context.DeadlineExceeded, lost: true, want: idempotency.ErrCommitUnknown},
+		"shutting down":       {err: serverError("57P01"), lost: true, want: idempotency.ErrCommitUnknown},
+		"pooler lost it":      {err: serverError("08P01"), lost: true, want: idempotency.ErrCommitUnknown},
+		"postgres_fdw":        {err: serverError("08001")},
+		"never sent":          {err: io.EOF, unsent: true, lost: true, want: idempotency.ErrUnavailable},
 		"conflict":            {err: serverError("40001"), want: idempotency.ErrConflict},
 		"disk full":           {err: serverError("53100"), want: idempotency.ErrUnavailable},
 		"deferred constraint": {err: serverError("23503")},
 	} {
-		wantOnly(t, what, commitError(c.err, c.unsent), c.err, c.want)
+		wantOnly(t, what, commitError(c.err, c.unsent, c.lost), c.err, c.want)
 	}
 }

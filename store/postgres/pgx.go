@@ -335,7 +335,7 @@ func (t *pgxTransaction) commit() error {
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return errSwallowed
 	default:
-		return commitError(err, pgconn.SafeToRetry(err))
+		return commitError(err, pgconn.SafeToRetry(err), t.raw.IsClosed())
 	}
 }
 

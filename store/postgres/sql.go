@@ -213,7 +213,7 @@ func (t *sqlTransaction) commit() error {
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return errSwallowed
 	default:
-		return commitError(err, pgconn.SafeToRetry(err))
+		return commitError(err, pgconn.SafeToRetry(err), t.pgx == nil || t.pgx.IsClosed())
 	}
 }
 
