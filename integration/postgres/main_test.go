@@ -50,11 +50,14 @@ func newPool(t *testing.T, url string, configure ...func(*pgxpool.Config)) *pgxp
 	return pool
 }
 
-func newSQLPool(t *testing.T, url string) *sql.DB {
+func newSQLPool(t *testing.T, url string, configure ...func(*pgx.ConnConfig)) *sql.DB {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, c := range configure {
+		c(config)
 	}
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(8)

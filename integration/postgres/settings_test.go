@@ -1,6 +1,8 @@
 package postgres_test
 
 import (
+	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/inbox"
 	"github.com/onceward/onceward/store/postgres"
 )
 
@@ -55,6 +58,66 @@ func TestNoFingerprintIsNoneWithArrayNullsOff(t *testing.T) {
 		if got := queryRow[string](t, admin, `SELECT coalesce(fingerprint::text, 'NULL') FROM onceward.record WHERE key = $1`, key); got != want {
 			t.Errorf("the fingerprint of %s is %s, want %s", key, got, want)
 		}
+	}
+}
+
+// TestBytesAreReadWhateverTheirFormIs, in every mode: some of pgx's ask for text, and it reads one form of two.
+func TestBytesAreReadWhateverTheirFormIs(t *testing.T) {
+	t.Parallel()
+	url, _ := newDatabase(t)
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			escape := func(c *pgx.ConnConfig) {
+				c.RuntimeParams["bytea_output"], c.DefaultQueryExecMode = "escape", mode
+			}
+			overPgx := postgres.New(newPool(t, url, func(c *pgxpool.Config) { escape(c.ConnConfig) }))
+			overSQL := postgres.NewSQL(newSQLPool(t, url, escape))
+			wantBytesRead(t, overPgx, mode.String()+" pgx")
+			wantBytesRead(t, overSQL, mode.String()+" sql")
+		})
+	}
+}
+
+// wantBytesRead demands that fingerprints are compared, and that payloads come back.
+func wantBytesRead[Tx any](t *testing.T, store inbox.Store[Tx], name string) {
+	t.Helper()
+	letter := letterOf(name, name)
+	letter.Consumer = name
+	letter.Message.Payload = append([]byte{0, 0xff, '\\', 'x', '\n'}, strings.Repeat("long", 100)...)
+	claims := []idempotency.Claim{{Scope: scope, Key: name, Retention: time.Hour, Fingerprint: []byte{0xff, '\\'}}}
+	for _, want := range []idempotency.Verdict{idempotency.Fresh, idempotency.Duplicate, idempotency.Reused} {
+		err := store.Atomic(t.Context(), claims, func(ctx context.Context, tx Tx, verdicts []idempotency.Verdict) error {
+			if verdicts[0] != want {
+				t.Errorf("%s: %v, want %v", name, verdicts[0], want)
+			}
+			if want != idempotency.Fresh {
+				return nil
+			}
+			return store.AddDeadLetters(ctx, tx, []inbox.DeadLetter{letter})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want == idempotency.Duplicate {
+			claims[0].Fingerprint = []byte{0xff}
+		}
+	}
+	letters, err := store.DeadLetters(t.Context(), name, all)
+	if err != nil || len(letters) != 1 || !bytes.Equal(letters[0].Message.Payload, letter.Message.Payload) {
+		t.Fatalf("%s: letters are %v, error %v", name, letters, err)
+	}
+	err = store.TakeDeadLetter(t.Context(), name, letters[0].Number, func(_ context.Context, _ Tx, taken inbox.DeadLetter) error {
+		if !bytes.Equal(taken.Message.Payload, letter.Message.Payload) {
+			t.Errorf("%s: payload is %q", name, taken.Message.Payload)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/hex"
 	"slices"
 	"strings"
 	"time"
@@ -64,9 +65,10 @@ func (d *Database[Tx]) claimSQL(claim string) (plain, bounded string) {
 // fingerprintsSQL reads what the winners of lost claims recorded, by the index
 // record_pkey. A statement of its own, after the claim: in READ COMMITTED it
 // sees what was committed while the claim waited. It waits for nobody: the claim
-// has locked the table against all that would hold up a reader.
+// has locked the table against all that would hold up a reader. In hex, as a payload
+// is in base64: see letterColumns.
 const fingerprintsSQL = `
-SELECT r.scope, r.key, r.fingerprint
+SELECT r.scope, r.key, pg_catalog.encode(r.fingerprint, 'hex')
 FROM unnest($1::text[], $2::text[]) AS c (scope, key)
 JOIN {schema}.record r ON r.scope = c.scope AND r.key = c.key
 WHERE r.fingerprint IS NOT NULL`
@@ -302,9 +304,12 @@ func (d *Database[Tx]) judge(ctx context.Context, r runner, lost []*storedClaim)
 		}
 	}
 	return r.query(ctx, query{d.fingerprintsSQL, []any{scopes.String(), keys.String()}, func(row scanner) error {
-		var scope, key string
-		var recorded []byte
-		if err := row.Scan(&scope, &key, &recorded); err != nil {
+		var scope, key, text string
+		if err := row.Scan(&scope, &key, &text); err != nil {
+			return err
+		}
+		recorded, err := hex.DecodeString(text)
+		if err != nil {
 			return err
 		}
 		same := &storedClaim{scope: scope, key: key}

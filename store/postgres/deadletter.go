@@ -102,7 +102,7 @@ func (d *Database[Tx]) addLetters(ctx context.Context, r runner, letters []inbox
 func (d *Database[Tx]) DeadLetters(ctx context.Context, consumer string, filter inbox.Filter) ([]inbox.DeadLetter, error) {
 	columns := letterColumns
 	if filter.Brief {
-		columns = briefColumns + ", NULL::bytea, NULL::text"
+		columns = briefColumns + ", NULL::text, NULL::text"
 	}
 	var letters []inbox.DeadLetter
 	err := d.inTransaction(ctx, "list dead letters", func(ctx context.Context, r runner) error {

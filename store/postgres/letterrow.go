@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -84,18 +85,18 @@ const (
 	briefColumns = `number, topic, source, message_id, reason, error, attempts, message_key, position,
 	(extract(epoch FROM message_time) OPERATOR(pg_catalog.*) 1000000)::bigint, parks_key,
 	(extract(epoch FROM created_at) OPERATOR(pg_catalog.*) 1000000)::bigint, raw::text`
-	letterColumns = briefColumns + `, payload, headers::text`
+	letterColumns = briefColumns + `, pg_catalog.encode(payload, 'base64'), headers::text`
 )
 
 func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
 	l := inbox.DeadLetter{Consumer: consumer}
 	m := &l.Message
 	var reason string
-	var key, headers, rawColumn *string
+	var key, payload, headers, rawColumn *string
 	var sentAt *int64
 	var createdAt int64
 	err := row.Scan(&l.Number, &m.Topic, &m.Source, &m.ID, &reason, &l.Error, &l.Attempts, &key, &m.Position,
-		&sentAt, &l.ParksKey, &createdAt, &rawColumn, &m.Payload, &headers)
+		&sentAt, &l.ParksKey, &createdAt, &rawColumn, &payload, &headers)
 	if err != nil {
 		return l, err
 	}
@@ -103,6 +104,12 @@ func scanLetter(row scanner, consumer string) (inbox.DeadLetter, error) {
 	if rawColumn != nil {
 		if err := json.Unmarshal([]byte(*rawColumn), &raw); err != nil {
 			return l, fmt.Errorf("dead letter %d: column raw: %w", l.Number, err)
+		}
+	}
+	if payload != nil {
+		// The server breaks it into lines, which the decoder passes over.
+		if m.Payload, err = base64.StdEncoding.DecodeString(*payload); err != nil {
+			return l, fmt.Errorf("dead letter %d: column payload: %w", l.Number, err)
 		}
 	}
 	if headers != nil {
