@@ -37,6 +37,7 @@ func TestSQLStoreConforms(t *testing.T) {
 
 // schema is the part of storetest.Database that needs no store. A schema for each
 // test makes as good a database of its own as CREATE DATABASE, in a tenth of the time.
+// Its name holds what statements of the store have in place of parts that are put in.
 type schema struct {
 	url    string
 	admin  *pgxpool.Pool
@@ -47,7 +48,7 @@ type schema struct {
 func newSchema(t *testing.T, url string, admin *pgxpool.Pool) schema {
 	t.Helper()
 	sum := sha256.Sum256([]byte(t.Name()))
-	s := schema{url: url, admin: admin, name: fmt.Sprintf("test %x", sum[:8])}
+	s := schema{url: url, admin: admin, name: fmt.Sprintf("{rows}{wait}{claim}{filter}{limit} %x", sum[:8])}
 	s.effect = pgx.Identifier{s.name, "effect"}.Sanitize()
 	if err := postgres.New(admin, postgres.WithSchema(s.name)).Migrate(t.Context()); err != nil {
 		t.Fatal(err)

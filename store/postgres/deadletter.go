@@ -94,7 +94,7 @@ func (d *Database[Tx]) addLetters(ctx context.Context, r runner, letters []inbox
 		rows.WriteByte(')')
 		all = append(all, args...)
 	}
-	_, err := r.exec(ctx, strings.Replace(d.sql(addLettersSQL), "{rows}", rows.String(), 1), all...)
+	_, err := r.exec(ctx, d.sql(strings.Replace(addLettersSQL, "{rows}", rows.String(), 1)), all...)
 	return err
 }
 
