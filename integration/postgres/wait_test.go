@@ -194,6 +194,32 @@ func TestRowsOfTheStoreThatOthersLockAreWaitedForNoLongerThanTheClaimWait(t *tes
 	})
 }
 
+// TestClaimThatStatementTimeoutEndsIsInProgress and no outage, since the server is well: it is told by another try.
+func TestClaimThatStatementTimeoutEndsIsInProgress(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	through := withSetting(url, "statement_timeout=100")
+	overPgx, overSQL := postgres.New(newPool(t, through, one)), postgres.NewSQL(newSQLPool(t, through))
+	held, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.Background()) }()
+	if _, err := held.Exec(t.Context(), `INSERT INTO onceward.record (scope, key, expires_at) VALUES ($1, 'b', now())`, scope); err != nil {
+		t.Fatal(err)
+	}
+	for _, claims := range [][]idempotency.Claim{claimsOf("b"), claimsOf("a", "b", "c")} {
+		wantIs(t, overPgx.Atomic(t.Context(), claims, effectOf("a")), idempotency.ErrInProgress)
+		wantIs(t, overSQL.Atomic(t.Context(), claims, nil), idempotency.ErrInProgress)
+	}
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := verdictOf(t, overPgx, "b"); got != idempotency.Duplicate {
+		t.Errorf("%v once the other one has committed", got)
+	}
+}
+
 // TestMigrateWaitsForAnotherOneUntilItsContextEnds, whatever the connection's own
 // lock_timeout and the claim wait: the other one does its work.
 func TestMigrateWaitsForAnotherOneUntilItsContextEnds(t *testing.T) {

@@ -184,14 +184,14 @@ func (d *Database[Tx]) claim(set *claimSet) opening {
 		return opening{}
 	}
 	args := set.args()
-	if !d.claimsHurry {
-		return opening{query: d.boundedClaim(set, args, lockTimeout(d.claimWait))}
+	first := query{d.claimManySQL, args, set.row}
+	switch {
+	case !d.claimsHurry:
+		first = d.boundedClaim(set, args, lockTimeout(d.claimWait))
+	case len(set.claims) == 1:
+		first = query{d.claimOneSQL, args, set.only}
 	}
-	plain := query{d.claimManySQL, args, set.row}
-	if len(set.claims) == 1 {
-		plain = query{d.claimOneSQL, args, set.only}
-	}
-	return opening{plain, func() query {
+	return opening{first, func() query {
 		set.forget()
 		return d.boundedClaim(set, args, lockTimeout(min(d.claimWait, secondWait)))
 	}}

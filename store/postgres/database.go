@@ -145,7 +145,8 @@ type opening struct {
 
 	// bounded, if not nil, is a statement that does the same and does not wait for
 	// locks. It is run in another transaction when query has not ended within the
-	// claim wait: only the server can tell whether somebody holds a lock.
+	// claim wait, or when a statement_timeout shorter than that has ended it: only the
+	// server can tell whether somebody holds a lock.
 	bounded func() query
 }
 

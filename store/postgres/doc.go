@@ -84,7 +84,9 @@
 // reason, the server is asked to cancel it, its connection is closed, and a second
 // try, on another, is told at once whether somebody holds the claim. That costs a
 // connection for each ErrInProgress. A lock_timeout of the user's own that is shorter
-// than the claim wait bounds the first try as well.
+// than the claim wait bounds the first try as well. So does a statement_timeout, also
+// through database/sql; then, too, a second try finds out. Other waits for rows end by
+// it as ErrUnavailable: keep the claim wait below it.
 //
 // # Dead letters and parked keys
 //

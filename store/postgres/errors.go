@@ -27,6 +27,7 @@ const (
 	stateTooManyConnections   = "53300"
 	stateFailedTransaction    = "25P02"
 	stateUnknownDatabase      = "3D000"
+	stateCancelled            = "57014" // by statement_timeout, or by request
 )
 
 // stateOf returns the SQLSTATE of an error that came from the server, by the

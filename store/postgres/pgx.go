@@ -42,7 +42,7 @@ func (p *pgxTransport) begin(ctx context.Context, first opening) (transaction[pg
 		return p.try(ctx, first.query, 0)
 	}
 	t, err := p.try(ctx, first.query, p.claimWait)
-	if errors.Is(err, errHurried) {
+	if errors.Is(err, errHurried) || stateOf(err) == stateCancelled {
 		return p.try(ctx, first.bounded(), 0)
 	}
 	return t, err

@@ -20,6 +20,15 @@ type sqlTransport struct {
 }
 
 func (s sqlTransport) begin(ctx context.Context, first opening) (transaction[*sql.Tx], error) {
+	t, err := s.try(ctx, first.query)
+	if first.bounded != nil && stateOf(err) == stateCancelled {
+		return s.try(ctx, first.bounded())
+	}
+	return t, err
+}
+
+// try begins a transaction on one connection.
+func (s sqlTransport) try(ctx context.Context, first query) (transaction[*sql.Tx], error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("acquire a connection: %w", err)
@@ -30,7 +39,7 @@ func (s sqlTransport) begin(ctx context.Context, first opening) (transaction[*sq
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &sqlTransaction{ctx: ctx, began: time.Now(), cancel: cancel, db: s.db, conn: conn, commitDeadline: s.commitDeadline}
 	t.unwatch = context.AfterFunc(ctx, t.sever)
-	if err := s.start(own, t, first.query); err != nil {
+	if err := s.start(own, t, first); err != nil {
 		t.end()
 		return nil, err
 	}
