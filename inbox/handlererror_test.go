@@ -105,3 +105,21 @@ func TestResultsTellTheErrorOfTheHandler(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 }
+
+// A handler that feeds another inbox may return the error of its result. That the other one knows the ID of its message
+// says nothing of this one's, which would be set aside without a record, and be handled once more in a redrive.
+func TestReusedIDInAnotherInboxIsAnErrorLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	another := setup(t, inbox.FingerprintPayload())
+	another.process(message("x"))
+	reused := another.process(inbox.Message{ID: "x", Source: "orders", Topic: "orders"})
+	another.wantOutcomes(reused, "parked")
+
+	f := setup(t)
+	f.failOn(reused[0].Err, "a")
+	f.wantOutcomes(f.process(message("a")), "failed")
+	f.wantLetters()
+	f.on = nil
+	f.wantOutcomes(f.process(messages("a", "a")...), "processed, duplicate")
+	f.wantEffects("a")
+}

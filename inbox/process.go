@@ -92,7 +92,7 @@ func (in *Inbox[Tx]) messageFailed(ctx context.Context, message *Message, result
 	_, handlers := errors.AsType[*handlerError](err)
 	_, permanent := errors.AsType[*permanentError](err)
 	switch {
-	case errors.Is(err, errIDReused):
+	case errors.Is(err, errIDReused) && !handlers: // a handler has it from another inbox
 		return in.setAside(ctx, message, result, ReasonIDReused, errIDReused, 0)
 	case permanent:
 		return in.setAside(ctx, message, result, ReasonPermanent, err, 1)
