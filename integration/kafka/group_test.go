@@ -126,3 +126,34 @@ func TestK19DeletedTopicStarvesNothingAndComesBack(t *testing.T) {
 	awaitCommitted(t, c, "orders", 0, 5)
 	first.stop()
 }
+
+// K19: while a new version that reads more topics is rolled out, the group's leader may not read them itself. Deleted ones
+// starve nothing then, either, and added partitions are picked up.
+func TestK19LeaderCaresForTopicsOfOtherMembers(t *testing.T) {
+	t.Parallel()
+	cluster, addr := fakeCluster(t, 1, kfake.SeedTopics(1, "refunds", "invoices"))
+	c := client(t, addr)
+	leader := consume(t, quick(addr), &recorder{})
+	leader.await(kafka.EventJoined)
+	processor := &recorder{}
+	other := consume(t, quick(addr, "orders", "refunds", "invoices"), processor)
+	produce(t, c, "refunds", 0, numbered(0, 10)...)
+	awaitCommitted(t, c, "refunds", 0, 10)
+
+	if err := cluster.DeleteTopic("invoices"); err != nil {
+		t.Fatal(err)
+	}
+	other.await(kafka.EventTopicMissing)
+	third := consume(t, quick(addr), &recorder{}) // the topic is missing in the next generation
+	third.await(kafka.EventJoined)
+	produce(t, c, "refunds", 0, numbered(10, 20)...)
+	awaitCommitted(t, c, "refunds", 0, 20)
+
+	addPartitions(t, c, "refunds", 2)
+	produce(t, client(t, addr), "refunds", 1, numbered(20, 30)...)
+	eventually(t, "the new partition's messages", func() bool { return processor.distinct() == 30 })
+	leader.await(kafka.EventPartitionsChanged)
+	for _, r := range []*running{third, other, leader} {
+		r.stop()
+	}
+}
