@@ -192,6 +192,35 @@ func everythingOfRelays(t *testing.T, store outbox.RelayStore) error {
 	return nil
 }
 
+// TestEventsAreReadWhateverTheFormOfTheirBytesIs, in every mode: see TestBytesAreReadWhateverTheirFormIs.
+func TestEventsAreReadWhateverTheFormOfTheirBytesIs(t *testing.T) {
+	t.Parallel()
+	url, admin := newDatabase(t)
+	events := eventsOf("orders", "key", 3)
+	events[0].Key, events[0].Payload = []byte{0xff}, []byte{0, 0xff, '\\'}
+	events[1].Payload = bytes.Repeat([]byte{0xff, '\\'}, 1<<14) // does not come along
+	publish(t, admin, postgres.New(admin), events...)()
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		url := withSetting(withSetting(url, "bytea_output=escape"), "default_query_exec_mode="+mode)
+		for name, store := range map[string]outbox.RelayStore{
+			"pgx": postgres.New(newPool(t, url)), "sql": postgres.NewSQL(newSQLPool(t, url)),
+		} {
+			read := follow(t, store, registrationOf(mode+name), "a").read().Events
+			if len(read) != len(events) {
+				t.Fatalf("%s, %s: %d events", mode, name, len(read))
+			}
+			for i, e := range read {
+				if !bytes.Equal(e.Key, events[i].Key) || !bytes.Equal(e.Payload, events[i].Payload) {
+					t.Errorf("%s, %s: event %d is another one", mode, name, i)
+				}
+			}
+			if err := everythingOfRelays(t, store); err != nil {
+				t.Errorf("%s, %s: %v", mode, name, err)
+			}
+		}
+	}
+}
+
 // TestWhateverAProgramWritesIsReadOrRefused: nothing that plain SQL can write stops a relay.
 func TestWhateverAProgramWritesIsReadOrRefused(t *testing.T) {
 	t.Parallel()

@@ -17,9 +17,11 @@ import (
 //
 //nolint:dupword,unqueryvet // SQL repeats itself. The columns are named once.
 const dueSQL = `
-WITH candidate AS MATERIALIZED (
+WITH hex AS MATERIALIZED (
+	SELECT ` + hexSQL + `
+), candidate AS MATERIALIZED (
 	SELECT a.*, pg_catalog.row_number() OVER (ORDER BY a.due_at, a.number) AS place, a.due_at <= (SELECT pg_catalog.clock_timestamp()) AS is_due
-	FROM pg_catalog.unnest($2::text::integer[]) AS n (lane)
+	FROM hex, pg_catalog.unnest($2::text::integer[]) AS n (lane)
 	CROSS JOIN LATERAL (
 		SELECT a.number, a.lane, a.state, a.key_hash, a.due_at, a.attempts, a.error FROM {schema}.aside a
 		WHERE a.relay = $1::text AND a.lane = n.lane AND a.due_at IS NOT NULL

@@ -38,7 +38,8 @@ func (d *Database[Tx]) selectAsides(columns, relay string, f outbox.Filter, row 
 		where.and("o.message_id = $%d::text", f.MessageID)
 	}
 	where.args = append(where.args, int64(f.Limit), !f.Brief)
-	statement := fmt.Sprintf(`SELECT %s FROM (SELECT %s, $%d::boolean AS kept
+	statement := fmt.Sprintf(`WITH hex AS MATERIALIZED (SELECT `+hexSQL+`)
+SELECT %s FROM hex, (SELECT %s, $%d::boolean AS kept
 FROM {schema}.aside a LEFT JOIN {schema}.outbox o ON o.number = a.number
 WHERE a.relay = $1::text%s ORDER BY a.number LIMIT $%d::bigint) e ORDER BY e.number`,
 		columns, asideEvent, len(where.args), where.text.String(), len(where.args)-1)

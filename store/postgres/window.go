@@ -16,7 +16,8 @@ import (
 
 // readSQL reads the next rows of a window. It has three parts:
 //
-//	w      the snapshot that the window ends at, and the last number given
+//	w      the snapshot that the window ends at, and the last number given; with it
+//	       bytea_output is hex in this statement: see hexSQL
 //	late   transactions that seen saw in progress and target sees ended, each with its
 //	       first row that is still to be read: by the index outbox_xid
 //	chunk  how far to look: from the first row there is, over a bounded range of
@@ -42,7 +43,8 @@ const readSQL = `
 WITH w AS MATERIALIZED (
 	SELECT coalesce(NULLIF($2::text, '')::pg_snapshot, pg_catalog.pg_current_snapshot()) AS target,
 		pg_catalog.pg_snapshot_xmax($1::text::pg_snapshot) AS seen_xmax,
-		(SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {schema}.outbox_number s) AS last_value
+		(SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {schema}.outbox_number s) AS last_value,
+		` + hexSQL + `
 ), late AS MATERIALIZED (
 	SELECT x.xid, o.number
 	FROM pg_catalog.pg_snapshot_xip($1::text::pg_snapshot) AS x (xid)
@@ -84,7 +86,9 @@ const readColumns = `e.number, e.slot, e.message_id, e.topic, CASE WHEN pg_catal
 		coalesce(pg_catalog.octet_length(e.key), 0)::bigint + coalesce(pg_catalog.octet_length(e.payload), 0) + coalesce(pg_catalog.pg_column_size(e.headers), 0) END`
 
 // largeValuesSQL reads what was too large to come along, by the index outbox_pkey.
-const largeValuesSQL = `SELECT e.number, e.key, e.payload, e.headers::text FROM {schema}.outbox e WHERE e.number = ANY ($1::text::bigint[])`
+const largeValuesSQL = `
+WITH hex AS MATERIALIZED (SELECT ` + hexSQL + `)
+SELECT e.number, e.key, e.payload, e.headers::text FROM hex, {schema}.outbox e WHERE e.number = ANY ($1::text::bigint[])`
 
 const (
 	// spanRows is how far to look at most, in numbers, for each event that is asked
