@@ -40,20 +40,6 @@ type eventRow struct {
 	headers             *string
 	createdAt           int64
 	deliverAfter, waits *int64
-	// leftOut are the bytes that did not come along, see readColumns.
-	leftOut *int64
-}
-
-// size is what the event takes, more or less.
-func (r *eventRow) size() int {
-	size := 100 + len(r.id) + len(r.topic) + len(r.key) + len(r.payload)
-	if r.headers != nil {
-		size += len(*r.headers)
-	}
-	if r.leftOut != nil {
-		size += int(*r.leftOut)
-	}
-	return size
 }
 
 func (r *eventRow) dest() []any {
@@ -64,7 +50,7 @@ func (r *eventRow) dest() []any {
 // so that whatever stands in one is an event, if an invalid one.
 func (r *eventRow) event(lanes int) outbox.Event {
 	e := outbox.Event{
-		Message:   outbox.Message{ID: r.id, Topic: r.topic, Key: r.key, Payload: r.payload},
+		Message:   outbox.Message{ID: r.id, Topic: r.topic},
 		Number:    r.number,
 		Lane:      int(r.slot) % lanes,
 		CreatedAt: time.UnixMicro(r.createdAt).UTC(),
@@ -75,14 +61,31 @@ func (r *eventRow) event(lanes int) outbox.Event {
 	if r.waits != nil {
 		e.Waits = duration(*r.waits)
 	}
+	r.fill(&e)
+	return e
+}
+
+// fill gives an event what can be large.
+func (r *eventRow) fill(e *outbox.Event) {
+	e.Key, e.Payload = r.key, r.payload
 	var headersErr error
 	if r.headers != nil {
 		if e.Headers, headersErr = parseHeaders[outbox.Header](*r.headers); headersErr != nil {
 			headersErr = fmt.Errorf(`column headers is not of the form [["name","value"],…]: %w`, headersErr)
 		}
 	}
-	e.Invalid = errors.Join(headersErr, e.Check())
-	return e
+	if e.Invalid = e.Check(); headersErr != nil {
+		e.Invalid = errors.Join(headersErr, e.Invalid)
+	}
+}
+
+// eventBytes is what the event takes, more or less.
+func eventBytes(e *outbox.Event) int {
+	size := 100 + len(e.ID) + len(e.Topic) + len(e.Key) + len(e.Payload)
+	for i := range e.Headers {
+		size += len(e.Headers[i].Name) + len(e.Headers[i].Value)
+	}
+	return size
 }
 
 // duration is a number of microseconds, or the longest one there is.

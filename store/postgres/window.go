@@ -59,7 +59,7 @@ WITH w AS MATERIALIZED (
 		(SELECT o.number FROM {schema}.outbox o WHERE o.number > $5::bigint ORDER BY o.number LIMIT 1),
 		(SELECT pg_catalog.min(number) FROM late)) AS upto
 )
-SELECT 0, 0, (SELECT target::text FROM w), '', NULL, NULL, NULL, (SELECT last_value FROM w), (SELECT upto FROM chunk), NULL, NULL, false
+SELECT 0, 0::smallint, (SELECT target::text FROM w), '', NULL, NULL, NULL, (SELECT last_value FROM w), (SELECT upto FROM chunk), NULL, NULL, false
 UNION ALL
 (SELECT * FROM (SELECT {columns}, true
 FROM late CROSS JOIN LATERAL (
@@ -136,21 +136,23 @@ type window struct {
 	merges bool // with lanes that have read up to Until
 	replay int64
 
-	row       eventRow
-	isLate    bool
+	row       windowRow
 	dest      []any
 	lastValue int64
 	upto      *int64
 
-	late, rows []eventRow
-	isCut      bool
-	// large are the places of rows whose values did not come along, by number.
-	large map[int64]int
+	events  []outbox.Event
+	hasLate bool // they come first, and are to be merged
+	isCut   bool
+	// leftOut is how large the values are that did not come along, and large the
+	// places of their events, by number.
+	leftOut map[int64]int64
+	large   map[int64]int
 }
 
 func newWindow(r outbox.ReadRequest, floor int64) *window {
 	w := &window{ReadRequest: r, open: r.Position, replay: cmp.Or(r.Position.Replay, math.MaxInt64)}
-	w.dest = append(w.row.dest(), &w.row.leftOut, &w.isLate)
+	w.dest = w.row.dest()
 	switch {
 	case w.open.Target != "":
 	case r.Until.Seen != "":
@@ -162,13 +164,18 @@ func newWindow(r outbox.ReadRequest, floor int64) *window {
 	return w
 }
 
+// start is the number behind which rows of new transactions are read.
+func (w *window) start() int64 {
+	return max(w.Position.Last, min(w.Position.Floor, w.replay-1))
+}
+
 // query has up to two conditions more than readSQL, and a limit. Both make few
 // texts, so that connections prepare each once.
 func (w *window) query(complete func(statement string, strength ...string) string) query {
 	at := w.Position
 	args := []any{
 		seenText(at.Seen), w.open.Target, at.Last, w.replay,
-		max(at.Last, min(at.Floor, w.replay-1)), max(minSpan, spanRows*int64(w.Limit)),
+		w.start(), max(minSpan, spanRows*int64(w.Limit)),
 		int64(min(max(alongBytes, w.MaxBytes/w.Limit), math.MaxInt32)), int64(w.Limit),
 	}
 	filter := ""
@@ -185,49 +192,64 @@ func (w *window) query(complete func(statement string, strength ...string) strin
 }
 
 func (w *window) scan(row scanner) error {
-	if err := row.Scan(w.dest...); err != nil {
-		return err
-	}
-	switch {
-	case w.row.number == 0:
-		w.open.Target, w.lastValue, w.upto = w.row.id, w.row.createdAt, w.row.deliverAfter
-	case w.isLate:
-		w.late = append(w.late, w.row)
-	default:
-		if w.rows == nil && w.Position.Target != "" {
-			w.rows = make([]eventRow, 0, w.Limit) // In the midst of a window there are many.
+	if wire, isWire := row.(wireRow); !isWire || !w.row.read(wire) {
+		if err := row.Scan(w.dest...); err != nil {
+			return err
 		}
-		w.rows = append(w.rows, w.row)
 	}
+	if w.row.number == 0 {
+		w.open.Target, w.lastValue, w.upto = w.row.id, w.row.createdAt, w.row.deliverAfter
+		w.makeRoom()
+		return nil
+	}
+	if w.row.leftOut != nil {
+		if w.leftOut == nil {
+			w.leftOut = map[int64]int64{}
+		}
+		w.leftOut[w.row.number] = *w.row.leftOut
+	}
+	w.hasLate = w.hasLate || w.row.isLate
+	w.events = append(w.events, w.row.event(w.AllLanes))
 	return nil
 }
 
-// cut merges the two lists and keeps what was asked for. It returns the numbers of rows
-// of which something is left out.
+// makeRoom: no more rows of new transactions come than there are numbers for.
+func (w *window) makeRoom() {
+	if w.upto == nil {
+		return
+	}
+	if most := min(int64(w.Limit), *w.upto-w.start(), w.lastValue-w.start()); most > 0 {
+		w.events = make([]outbox.Event, 0, most)
+	}
+}
+
+// cut merges the two lists and keeps what was asked for. It returns the numbers of
+// events of which something is left out.
 func (w *window) cut() (large string) {
-	if len(w.late) > 0 {
-		w.rows = append(w.rows, w.late...)
-		slices.SortFunc(w.rows, func(a, b eventRow) int { return cmp.Compare(a.number, b.number) })
+	if w.hasLate {
+		slices.SortFunc(w.events, func(a, b outbox.Event) int { return cmp.Compare(a.Number, b.Number) })
 	}
 	keep, bytes := 0, 0
 	var numbers arrayLiteral
-	for i := range w.rows {
-		r := &w.rows[i]
-		if bytes += r.size(); keep == w.Limit || keep > 0 && bytes > w.MaxBytes {
+	for i := range w.events {
+		e := &w.events[i]
+		leftOut, isLarge := w.leftOut[e.Number]
+		if bytes += eventBytes(e) + int(leftOut); keep == w.Limit || keep > 0 && bytes > w.MaxBytes {
 			break
 		}
-		if r.leftOut != nil {
+		if isLarge {
 			if w.large == nil {
 				w.large = map[int64]int{}
 			}
-			w.large[r.number] = i
-			numbers.addInt(r.number)
+			w.large[e.Number] = i
+			numbers.addInt(e.Number)
 		}
 		keep++
 	}
 	// As many as the limit: there may have been more.
-	w.isCut = keep > 0 && (keep < len(w.rows) || keep == w.Limit)
-	w.rows = w.rows[:keep]
+	w.isCut = keep > 0 && (keep < len(w.events) || keep == w.Limit)
+	clear(w.events[keep:]) // for the garbage collector
+	w.events = w.events[:keep]
 	if w.large == nil {
 		return ""
 	}
@@ -240,8 +262,7 @@ func (w *window) scanLarge(row scanner) error {
 		return err
 	}
 	if place, asked := w.large[r.number]; asked {
-		to := &w.rows[place]
-		to.key, to.payload, to.headers = r.key, r.payload, r.headers
+		r.fill(&w.events[place])
 		delete(w.large, r.number)
 	}
 	return nil
@@ -249,16 +270,10 @@ func (w *window) scanLarge(row scanner) error {
 
 // chunk says what was read, and how far.
 func (w *window) chunk() outbox.Chunk {
-	c := outbox.Chunk{Window: w.open, End: w.open, More: true}
-	if len(w.rows) > 0 {
-		c.Events = make([]outbox.Event, len(w.rows))
-	}
-	for i := range w.rows {
-		c.Events[i] = w.rows[i].event(w.AllLanes)
-	}
+	c := outbox.Chunk{Window: w.open, End: w.open, More: true, Events: w.events}
 	switch {
 	case w.isCut:
-		c.End.Last = w.rows[len(w.rows)-1].number
+		c.End.Last = w.events[len(w.events)-1].Number
 	case w.upto != nil && *w.upto < w.lastValue:
 		c.End.Last = *w.upto
 	default:
@@ -276,7 +291,7 @@ func (w *window) chunk() outbox.Chunk {
 // floor are something: the scan would begin with them each time.
 func (w *window) idle() bool {
 	at := w.Position
-	return len(w.rows) == 0 && at.Target == "" && at.Replay == 0 && !w.merges && w.lastValue <= at.Floor
+	return len(w.events) == 0 && at.Target == "" && at.Replay == 0 && !w.merges && w.lastValue <= at.Floor
 }
 
 // planLimit is a limit that stands in a statement, one of few: the power of two that
