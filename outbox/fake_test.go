@@ -32,6 +32,7 @@ type fakeStore struct {
 	faulty        bool
 
 	statements  map[string]int
+	requests    []outbox.ReadRequest
 	settlements []outbox.Settlement
 	appended    []outbox.Message
 	pruned      outbox.Pruned
@@ -184,6 +185,7 @@ func (s *fakeStore) Read(ctx context.Context, r outbox.ReadRequest) (c outbox.Ch
 		if r.Limit < 1 || r.MaxBytes < 1 || len(r.Lanes) == 0 {
 			return fmt.Errorf("bad request %+v", r)
 		}
+		s.requests = append(s.requests, r)
 		at := r.Position
 		seen, _ := strconv.Atoi(at.Seen)
 		if at.Target == "" {

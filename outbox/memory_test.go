@@ -170,6 +170,41 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
+// A store reads what it is asked for before it knows what fits into BatchBytes.
+func TestNoMoreEventsAreAskedForThanFit(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		const batch, batchBytes = 1000, 200_000
+		publish := func(payload int) (last outbox.ReadRequest) {
+			tx := f.store.Begin()
+			for n := range 3000 {
+				m := event(fmt.Sprintf("a%d-%d", payload, n))
+				m.Payload = make([]byte, payload)
+				f.appendIn(tx, m)
+			}
+			f.store.Commit(tx)
+			f.pass(10 * time.Second)
+			return f.store.requests[len(f.store.requests)-1]
+		}
+		i := f.run(func(c *outbox.RelayConfig) { c.Batch, c.BatchBytes = batch, batchBytes })
+		if limit := publish(10).Limit; limit != batch {
+			f.Errorf("%d small events are asked for, not %d", limit, batch)
+		}
+		if limit := publish(1000).Limit; limit < 150 || limit > 200 {
+			f.Errorf("%d events of 1 kB are asked for: %d bytes hold fewer than 200", limit, batchBytes)
+		}
+		if limit := publish(10_000).Limit; limit != 64 {
+			f.Errorf("%d events of 10 kB are asked for, not the least number", limit)
+		}
+		if limit := publish(10).Limit; limit != batch {
+			f.Errorf("%d small events are asked for once the large ones have gone, not %d", limit, batch)
+		}
+		i.stop()
+		if n := len(f.broker.ids()); n != 12_000 {
+			f.Errorf("%d were sent", n)
+		}
+	})
+}
+
 // Lanes that wait, for an event or for their destination, leave the memory to others.
 func TestLanesThatWaitLeaveTheMemoryToOthers(t *testing.T) {
 	for name, err := range map[string]error{"blocked": errRefused, "paused": outbox.ErrUnavailable} {

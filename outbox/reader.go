@@ -6,6 +6,14 @@ import (
 	"time"
 )
 
+const (
+	// minRead is how many events are asked for at least, if Batch is not less: an estimate may be wrong.
+	minRead = 64
+
+	// rowBytes is what an event takes beside its payload, key and headers, more or less.
+	rowBytes = 140
+)
+
 // readable: its next events may be read and published.
 func (in *instance) readable(l *lane) bool {
 	return l.prepared && !l.releasing && !l.waiting && !in.stalled(l) && !l.blocked()
@@ -96,7 +104,7 @@ func (in *instance) read(now time.Time) bool {
 	}
 	request := ReadRequest{
 		Relay: in.Name, Lanes: numbers, AllLanes: in.Lanes, Topics: in.Topics,
-		Position: at.Position, Limit: in.Batch, MaxBytes: in.BatchBytes,
+		Position: at.Position, Limit: in.readLimit(), MaxBytes: in.BatchBytes,
 	}
 	target := at.target
 	until := in.meeting(&at)
@@ -137,6 +145,12 @@ func (in *instance) read(now time.Time) bool {
 	return true
 }
 
+// readLimit is how many events fit into BatchBytes if they are like the last ones: what a store
+// reads beyond those is read in vain.
+func (in *instance) readLimit() int {
+	return min(in.Batch, max(minRead, in.BatchBytes/max(1, in.eventBytes)))
+}
+
 // checkChunk: an event of a lane that was not asked for would be lost.
 func (in *instance) checkChunk(result *Chunk, lanes []int) error {
 	clear(in.counts)
@@ -155,10 +169,15 @@ func (in *instance) checkChunk(result *Chunk, lanes []int) error {
 func (in *instance) enqueue(group []*lane, events []Event, window, end frontier) {
 	c := &chunk{events: events, window: window, readAt: time.Now()}
 	clear(in.counts)
+	bytes := 0
 	for i := range events {
 		in.counts[events[i].Lane]++
-		in.events++
-		in.bytes += events[i].size()
+		bytes += events[i].size()
+	}
+	in.events += len(events)
+	in.bytes += bytes
+	if len(events) > 0 {
+		in.eventBytes = bytes/len(events) + rowBytes
 	}
 	places := make([]int32, len(events))
 	next := int32(0)
