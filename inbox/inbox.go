@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"errors"
+
+	"github.com/onceward/onceward/internal/userlog"
 )
 
 // Inbox handles each message once: the handler's writes, the record that the
@@ -30,16 +32,23 @@ type Inbox[Tx any] struct {
 // that it is delivered again. A bad argument or option is reported by Check and
 // by every Process.
 func New[Tx any](store Store[Tx], consumer string, handler Handler[Tx], options ...Option) *Inbox[Tx] {
-	in := &Inbox[Tx]{config: newConfig(consumer, options), store: store, handler: handler}
-	in.invalid = in.validate(store != nil, handler != nil)
+	in := newInbox(store, consumer, handler != nil, options)
+	in.handler = handler
 	return in
 }
 
 // NewBulk is New for a handler that takes all new messages of a batch in one
 // call, for work that is cheaper in bulk. It is of use together with Batch.
 func NewBulk[Tx any](store Store[Tx], consumer string, handler BulkHandler[Tx], options ...Option) *Inbox[Tx] {
-	in := &Inbox[Tx]{config: newConfig(consumer, options), store: store, bulk: handler}
-	in.invalid = in.validate(store != nil, handler != nil)
+	in := newInbox(store, consumer, handler != nil, options)
+	in.bulk = handler
+	return in
+}
+
+func newInbox[Tx any](store Store[Tx], consumer string, hasHandler bool, options []Option) *Inbox[Tx] {
+	in := &Inbox[Tx]{config: newConfig(consumer, options), store: store}
+	in.logger = userlog.Guard(in.logger, func() { in.counters.reportPanics.Add(1) })
+	in.invalid = in.validate(store != nil, hasHandler)
 	return in
 }
 

@@ -43,7 +43,7 @@ func (in *Inbox[Tx]) prune(ctx context.Context) {
 		n, err := in.store.Prune(ctx, pruneBatch)
 		if err != nil {
 			if ctx.Err() == nil {
-				in.log(ctx, slog.LevelWarn, "inbox: pruning failed, it will be tried again",
+				in.logger.LogAttrs(ctx, slog.LevelWarn, "inbox: pruning failed, it will be tried again",
 					slog.String("consumer", in.consumer), slog.String("error", errorText(err, logErrorBytes)))
 			}
 			break

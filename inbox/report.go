@@ -23,7 +23,7 @@ func (in *Inbox[Tx]) reportDecision(ctx context.Context, m *Message, d decision,
 		kind = EventParked
 	case Processed, Failed, NotRun:
 	}
-	if d.reason == "" && in.hook == nil && !in.logs(ctx, slog.LevelDebug) {
+	if d.reason == "" && in.hook == nil && !in.logger.Enabled(ctx, slog.LevelDebug) {
 		in.counters.count(kind, "", 1)
 		return
 	}
@@ -42,7 +42,7 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	if in.hook != nil {
 		in.tell(ctx, event)
 	}
-	if !in.logs(ctx, event.Level) {
+	if !in.logger.Enabled(ctx, event.Level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 11)
@@ -74,39 +74,21 @@ func (in *Inbox[Tx]) report(ctx context.Context, event Event) {
 	if panicked, ok := errors.AsType[*PanicError](event.Err); ok {
 		attrs = append(attrs, slog.String("stack", string(panicked.Stack)))
 	}
-	in.log(ctx, event.Level, logLine(event), attrs...)
+	in.logger.LogAttrs(ctx, event.Level, logLine(event), attrs...)
 }
 
-// Hook and logger are the user's. What is reported has happened: if they panic, it
-// must not look as if it had not, nor end the process.
-
+// tell calls the hook, which is the user's: like the logger's, its panic must not
+// look as if what is reported had not happened, nor end the process.
 func (in *Inbox[Tx]) tell(ctx context.Context, event Event) {
 	defer func() {
 		if value := recover(); value != nil {
 			in.counters.reportPanics.Add(1)
-			in.log(ctx, slog.LevelError, "inbox: OnEvent panicked",
+			in.logger.LogAttrs(ctx, slog.LevelError, "inbox: OnEvent panicked",
 				slog.String("consumer", in.consumer), slog.String("event", string(event.Kind)),
 				slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 		}
 	}()
 	in.hook(ctx, event)
-}
-
-func (in *Inbox[Tx]) logs(ctx context.Context, level slog.Level) bool {
-	defer in.countPanic()
-	return in.logger.Enabled(ctx, level)
-}
-
-func (in *Inbox[Tx]) log(ctx context.Context, level slog.Level, line string, attrs ...slog.Attr) {
-	defer in.countPanic()
-	in.logger.LogAttrs(ctx, level, line, attrs...)
-}
-
-// countPanic is deferred around calls of the logger, which nobody can be told of.
-func (in *Inbox[Tx]) countPanic() {
-	if recover() != nil {
-		in.counters.reportPanics.Add(1)
-	}
 }
 
 const (

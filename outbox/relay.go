@@ -30,8 +30,7 @@ type Relay struct {
 // and Check.
 func NewRelay(store RelayStore, publisher Publisher, config RelayConfig) *Relay {
 	config = config.withDefaults()
-	r := &Relay{RelayConfig: config, store: store, publisher: publisher, wake: make(chan struct{}, 1)}
-	r.report = &reporter{relay: config.Name, logger: config.Logger, hook: config.OnNotice}
+	r := &Relay{RelayConfig: config, store: store, publisher: publisher, report: newReporter(config), wake: make(chan struct{}, 1)}
 	r.invalid = r.validate(store != nil, publisher)
 	return r
 }

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/onceward/onceward/internal/userlog"
 )
 
 // reporter counts what a relay does, logs it and tells the hook. It is safe for
@@ -16,6 +18,12 @@ type reporter struct {
 	logger *slog.Logger
 	hook   func(Notice)
 	counters
+}
+
+func newReporter(config RelayConfig) *reporter {
+	r := &reporter{relay: config.Name, hook: config.OnNotice}
+	r.logger = userlog.Guard(config.Logger, func() { r.reportPanics.Add(1) })
+	return r
 }
 
 // published is the good path: nobody listening, it costs a counter and a check.
@@ -97,9 +105,8 @@ func (r *reporter) left(err error) {
 		slog.String("relay", r.relay), slog.String("error", errorText(err, logErrorBytes)))
 }
 
-// Hook and logger are the user's. What is reported has happened: if they panic, it
-// must not look as if it had not, nor end the process.
-
+// tell calls the hook, which is the user's: like the logger's, its panic must not
+// look as if what is reported had not happened, nor end the process.
 func (r *reporter) tell(n Notice) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -111,21 +118,10 @@ func (r *reporter) tell(n Notice) {
 	r.hook(n)
 }
 
-func (r *reporter) logs(level slog.Level) bool {
-	defer r.countPanic()
-	return r.logger.Enabled(context.Background(), level)
-}
+func (r *reporter) logs(level slog.Level) bool { return r.logger.Enabled(context.Background(), level) }
 
 func (r *reporter) log(level slog.Level, line string, attrs ...slog.Attr) {
-	defer r.countPanic()
 	r.logger.LogAttrs(context.Background(), level, line, attrs...)
-}
-
-// countPanic is deferred around calls of the logger, which nobody can be told of.
-func (r *reporter) countPanic() {
-	if recover() != nil {
-		r.reportPanics.Add(1)
-	}
 }
 
 const (

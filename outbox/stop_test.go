@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -99,18 +100,30 @@ func TestRunWhoseContextHasEndedDoesNothing(t *testing.T) {
 }
 
 func TestReportsThatPanicChangeNothing(t *testing.T) {
-	simulate(t, func(f *fixture) {
-		f.append("a1")
-		i := f.run(func(c *outbox.RelayConfig) { c.OnNotice = func(outbox.Notice) { panic("hook") } })
-		f.pass(time.Second)
-		f.wantSent("a1")
-		if i.Stats().ReportPanics == 0 || !strings.Contains(f.logs.String(), "OnNotice panicked") {
-			f.Errorf("stats %+v", i.Stats())
-		}
-		i.stop()
-		f.wantSaved()
-	})
+	for name, panicking := range map[string]func(*outbox.RelayConfig){
+		"hook":   func(c *outbox.RelayConfig) { c.OnNotice = func(outbox.Notice) { panic("hook") } },
+		"logger": func(c *outbox.RelayConfig) { c.Logger = slog.New(panickingLog{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				f.append("a1")
+				i := f.run(panicking)
+				f.pass(time.Second)
+				f.wantSent("a1")
+				if i.Stats().ReportPanics == 0 || name == "hook" && !strings.Contains(f.logs.String(), "OnNotice panicked") {
+					f.Errorf("stats %+v", i.Stats())
+				}
+				i.stop()
+				f.wantSaved()
+			})
+		})
+	}
 }
+
+type panickingLog struct{ slog.Handler }
+
+func (panickingLog) Enabled(context.Context, slog.Level) bool  { return true }
+func (panickingLog) Handle(context.Context, slog.Record) error { panic("disk") }
 
 func TestLogNeverShowsPayloadsAndKeys(t *testing.T) {
 	simulate(t, func(f *fixture) {

@@ -52,7 +52,7 @@ func Consume(ctx context.Context, config ConsumerConfig, processor inbox.Process
 	client := &kafka.Client{Addr: kafka.TCP(config.Brokers...), Transport: transport, Timeout: requestTimeout}
 	c := &consumer{
 		config: config, processor: processor, network: network, client: client,
-		events: reporter{group: config.Group, log: config.Logger, hook: config.OnEvent},
+		events: newReporter(config),
 		offsets: &offsets{
 			client: client, group: config.Group, startAt: config.StartAt,
 			existing: make(map[string]int), missing: make(map[string]bool),

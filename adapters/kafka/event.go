@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/userlog"
 )
 
 // Events of a consumer. Event.Consumer is the group; Event.Message has Topic
@@ -99,6 +100,11 @@ type reporter struct {
 	hook  inbox.Hook
 }
 
+// newReporter guards the logger: only the hook is left to tell of what it did not log.
+func newReporter(config ConsumerConfig) reporter {
+	return reporter{group: config.Group, log: userlog.Guard(config.Logger, nil), hook: config.OnEvent}
+}
+
 func (r reporter) report(ctx context.Context, event inbox.Event) {
 	event.Consumer = r.group
 	event.Level = slog.LevelWarn
@@ -121,15 +127,8 @@ func (r reporter) report(ctx context.Context, event inbox.Event) {
 	if event.Err != nil {
 		attrs = append(attrs, slog.String("error", event.Err.Error()))
 	}
-	r.write(ctx, event.Level, string(event.Kind), attrs...)
+	r.log.LogAttrs(ctx, event.Level, string(event.Kind), attrs...)
 	r.tell(ctx, event)
-}
-
-// write logs a line. A logger that panics, as the user's may, must not end a
-// consumer either; only the hook is left to tell of what it did not log.
-func (r reporter) write(ctx context.Context, level slog.Level, line string, attrs ...slog.Attr) {
-	defer func() { _ = recover() }()
-	r.log.LogAttrs(ctx, level, line, attrs...)
 }
 
 // tell calls the user's hook. Its panic must not end a consumer, so it is
@@ -140,7 +139,7 @@ func (r reporter) tell(ctx context.Context, event inbox.Event) {
 	}
 	defer func() {
 		if value := recover(); value != nil {
-			r.write(ctx, slog.LevelError, "kafka: OnEvent panicked", slog.String("group", r.group),
+			r.log.LogAttrs(ctx, slog.LevelError, "kafka: OnEvent panicked", slog.String("group", r.group),
 				slog.String("event", string(event.Kind)), slog.Any("panic", value), slog.String("stack", string(debug.Stack())))
 		}
 	}()

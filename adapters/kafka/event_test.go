@@ -15,10 +15,10 @@ func TestPanicOfAHookIsLoggedAndEndsNothing(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	calls := 0
-	r := reporter{group: "billing", log: slog.New(slog.NewTextHandler(&lines, nil)), hook: func(context.Context, inbox.Event) {
+	r := newReporter(ConsumerConfig{Group: "billing", Logger: slog.New(slog.NewTextHandler(&lines, nil)), OnEvent: func(context.Context, inbox.Event) {
 		calls++
 		panic("no metrics today")
-	}}
+	}})
 	for range 2 {
 		r.report(t.Context(), inbox.Event{Kind: EventStalled, Count: 1})
 	}
@@ -34,10 +34,10 @@ func TestPanicOfAHookIsLoggedAndEndsNothing(t *testing.T) {
 func TestPanicOfALoggerEndsNothing(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	r := reporter{group: "billing", log: slog.New(panickingHandler{}), hook: func(context.Context, inbox.Event) {
+	r := newReporter(ConsumerConfig{Group: "billing", Logger: slog.New(panickingHandler{}), OnEvent: func(context.Context, inbox.Event) {
 		calls++
 		panic("no metrics today")
-	}}
+	}})
 	for range 2 {
 		r.report(t.Context(), inbox.Event{Kind: EventStalled, Count: 1})
 	}

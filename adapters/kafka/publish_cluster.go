@@ -19,6 +19,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/metadata"
 
+	"github.com/onceward/onceward/internal/userlog"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -34,7 +35,7 @@ const layoutAge = 5 * time.Second
 type cluster struct {
 	connection connection
 	network    *network
-	log        *slog.Logger
+	log        *slog.Logger // never panics
 	seeds      *broker
 	turn       atomic.Uint32 // of events without a key
 
@@ -45,7 +46,7 @@ type cluster struct {
 
 func newCluster(config PublisherConfig, n *network) *cluster {
 	c := &cluster{
-		connection: config.connection(), network: n, log: config.Logger,
+		connection: config.connection(), network: n, log: userlog.Guard(config.Logger, nil),
 		brokers: make(map[string]*broker), layouts: make(map[string]*layout),
 	}
 	c.seeds = c.newBroker(config.Brokers...)

@@ -2,11 +2,14 @@ package kafka
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/onceward/onceward/outbox"
 )
@@ -71,6 +74,34 @@ func TestLayoutIsKeptAndRenewed(t *testing.T) {
 	}
 	if got := len(p.cluster.layouts["orders"].all); got != 4 {
 		t.Errorf("knows %d partitions", got)
+	}
+}
+
+// A logger that panics fails no event: neither where a topic's picture is taken nor where a batch is settled, on a
+// goroutine that nobody but the process would end with.
+func TestPanicOfALoggerFailsNoEvent(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, 2)
+	s.partitions["orders"] = 2
+	s.reply = func(b scripted) produce.ResponsePartition {
+		if len(b.ids) > 3 {
+			return produce.ResponsePartition{ErrorCode: int16(kafka.MessageSizeTooLarge)}
+		}
+		return produce.ResponsePartition{}
+	}
+	p := s.publisher(t, func(c *PublisherConfig) { c.Logger = slog.New(panickingHandler{}) })
+	var events []outbox.Event
+	for i := range 20 {
+		events = append(events, event("orders", fmt.Sprint("key", i), strconv.Itoa(i)))
+	}
+	for range 2 {
+		for i, err := range p.Publish(t.Context(), events) {
+			if err != nil {
+				t.Errorf("event %d: %v", i, err)
+			}
+		}
+		s.change(func() { s.partitions["orders"] = 4 })
+		p.cluster.layouts["orders"].stale.Store(true)
 	}
 }
 

@@ -92,7 +92,7 @@ func (q *queue) settle(c *call, a *produce.ResponsePartition) {
 		if len(q.sent) > 1 {
 			q.bytes = q.sentSize / 2
 			if q.layout.refused(q.sentSize) {
-				c.publisher.config.Logger.Warn("kafka: the topic takes only smaller batches: lower MaxBatchBytes, or raise its max.message.bytes",
+				c.publisher.cluster.log.Warn("kafka: the topic takes only smaller batches: lower MaxBatchBytes, or raise its max.message.bytes",
 					slog.String("topic", q.layout.topic), slog.Int("refused_bytes", q.sentSize))
 			}
 			return
