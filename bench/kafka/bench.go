@@ -73,14 +73,14 @@ func (b *bench) reading() []contest.Side {
 }
 
 func (b *bench) handling() []contest.Side {
-	byHand := func(interval time.Duration, batch int) func(context.Context, string, *lap) error {
+	byHand := func(interval time.Duration, batch int) consumer {
 		return func(ctx context.Context, group string, l *lap) error {
 			in := handwritten.Inbox{Pool: b.pool, Scope: group + "/" + b.topic, Records: orders.Records, Effects: orders.Effects}
 			return handleWithReader(ctx, b.addr, b.topic, group, interval, batch, in, l)
 		}
 	}
 	return []contest.Side{
-		b.withEffects(b.side(inboxOurs, handleLead, handleLimit, func(ctx context.Context, group string, l *lap) error {
+		b.withEffects(inboxOurs, func(ctx context.Context, group string, l *lap) error {
 			in := newInbox(b.pool, group)
 			if err := consume(ctx, b.addr, b.topic, group, in, l); err != nil {
 				return err
@@ -89,11 +89,11 @@ func (b *bench) handling() []contest.Side {
 				return fmt.Errorf("%d transactions were run again", again)
 			}
 			return nil
-		})),
-		b.withEffects(b.side(inboxTheirs, handleLead, handleLimit, byHand(0, 1))),
-		b.withEffects(b.side(inboxInterval, handleLead, handleLimit, byHand(readerCommitInterval, 1))),
-		b.withEffects(b.side(inboxBatch, handleLead, handleLimit, byHand(0, batchSize))),
-		b.withEffects(b.side(inboxBest, handleLead, handleLimit, byHand(readerCommitInterval, batchSize))),
+		}),
+		b.withEffects(inboxTheirs, byHand(0, 1)),
+		b.withEffects(inboxInterval, byHand(readerCommitInterval, 1)),
+		b.withEffects(inboxBatch, byHand(0, batchSize)),
+		b.withEffects(inboxBest, byHand(readerCommitInterval, batchSize)),
 	}
 }
 
@@ -104,54 +104,62 @@ func newInbox(pool *pgxpool.Pool, consumer string) *inbox.Inbox[pgx.Tx] {
 	}, inbox.Batch(batchSize))
 }
 
-// side makes a contestant of a consumer. Afterwards its group must have
-// committed at least the messages that were done when the lap ended.
-func (b *bench) side(name string, lead int, limit time.Duration, consumer func(ctx context.Context, group string, l *lap) error) contest.Side {
+// side makes a contestant of a consumer that only reads.
+func (b *bench) side(name string, lead int, limit time.Duration, c consumer) contest.Side {
 	return contest.Side{Name: name, Run: func(ctx context.Context, _ int) (contest.Sample, error) {
-		group := newGroup()
-		l := newLap(lead, b.messages, limit)
-		sample, err := contest.Measure(func() (int, error) {
-			err := consumer(ctx, group, l)
-			return int(l.done.Load()), err
-		})
-		if err != nil {
-			return sample, err
-		}
-		// Costs are those of all the consumer has done, the rate is that of the lap.
-		share := float64(l.messages) / float64(sample.Messages)
-		sample.CPU = time.Duration(float64(sample.CPU) * share)
-		sample.Allocs = uint64(float64(sample.Allocs) * share)
-		sample.Bytes = uint64(float64(sample.Bytes) * share)
-		sample.Messages, sample.Elapsed = l.messages, l.elapsed
-		settled, err := committed(ctx, b.client, b.topic, group)
-		if err == nil && settled < l.total {
-			err = fmt.Errorf("offsets of %d messages were committed, want at least %d", settled, l.total)
-		}
+		sample, _, err := b.measure(ctx, lead, limit, c)
 		return sample, err
 	}}
 }
 
-func newGroup() string { return fmt.Sprintf("bench-%d", time.Now().UnixNano()) }
-
-// withEffects empties the tables before a round and counts effects after it.
-func (b *bench) withEffects(side contest.Side) contest.Side {
-	run := side.Run
-	side.Run = func(ctx context.Context, round int) (contest.Sample, error) {
+// withEffects makes one of a consumer that handles messages. Its tables are empty
+// before a round; after it, what has an effect must be what is committed.
+func (b *bench) withEffects(name string, c consumer) contest.Side {
+	return contest.Side{Name: name, Run: func(ctx context.Context, _ int) (contest.Sample, error) {
 		if err := tables.Reset(ctx, b.pool, tables.Older{}, orders); err != nil {
 			return contest.Sample{}, err
 		}
-		sample, err := run(ctx, round)
+		sample, settled, err := b.measure(ctx, handleLead, handleLimit, c)
 		if err != nil {
 			return sample, err
 		}
-		rows, err := orders.Effects.Count(ctx, b.pool)
-		if err == nil && rows < sample.Messages {
-			err = fmt.Errorf("%d messages had their effect, want at least %d", rows, sample.Messages)
+		handled, err := orders.Effects.Orders(ctx, b.pool)
+		if err != nil {
+			return sample, err
 		}
-		return sample, err
-	}
-	return side
+		return sample, settled.matchEffects(handled)
+	}}
 }
+
+// consumer consumes as a member of a group until the lap has ended, and then stops cleanly.
+type consumer func(ctx context.Context, group string, l *lap) error
+
+// measure has a consumer run a lap in a new group, and returns what that has committed:
+// no more and no less than was done, with what came after the lap.
+func (b *bench) measure(ctx context.Context, lead int, limit time.Duration, c consumer) (contest.Sample, offsets, error) {
+	group := newGroup()
+	l := newLap(lead, b.messages, limit)
+	sample, err := contest.Measure(func() (int, error) {
+		err := c(ctx, group, l)
+		return int(l.done.Load()), err
+	})
+	if err != nil {
+		return sample, offsets{}, err
+	}
+	settled, err := committed(ctx, b.client, b.topic, group)
+	if err == nil {
+		err = settled.matchDone(sample.Messages)
+	}
+	// Costs are those of all the consumer has done, the rate is that of the lap.
+	share := float64(l.messages) / float64(sample.Messages)
+	sample.CPU = time.Duration(float64(sample.CPU) * share)
+	sample.Allocs = uint64(float64(sample.Allocs) * share)
+	sample.Bytes = uint64(float64(sample.Bytes) * share)
+	sample.Messages, sample.Elapsed = l.messages, l.elapsed
+	return sample, settled, err
+}
+
+func newGroup() string { return fmt.Sprintf("bench-%d", time.Now().UnixNano()) }
 
 // Consumers whose memory is measured.
 const (

@@ -32,7 +32,6 @@ type lap struct {
 
 	// Valid once the lap has ended.
 	messages int // done within it
-	total    int // and with the lead
 	elapsed  time.Duration
 }
 
@@ -77,8 +76,7 @@ func (l *lap) stop() {
 		return
 	}
 	l.elapsed = time.Since(l.started)
-	l.total = int(l.done.Load())
-	l.messages = l.total - int(l.first)
+	l.messages = int(l.done.Load() - l.first)
 	l.stopAfter.Stop()
 	l.end(errLapOver)
 }

@@ -42,11 +42,10 @@ func produce(ctx context.Context, client *kafka.Client, topic string, partition,
 	for i := range records {
 		n := first + i
 		records[i] = kafka.Record{
-			Time:  now,
-			Key:   kafka.NewBytes(strconv.AppendInt(nil, int64(n%1000), 10)),
-			Value: kafka.NewBytes(make([]byte, payloadBytes)),
-			// Time-ordered within the partition, like a UUIDv7.
-			Headers: []kafka.Header{{Key: idHeader, Value: fmt.Appendf(nil, "019a0000-%04x-7%03x-8000-%012x", n>>16, partition, n)}},
+			Time:    now,
+			Key:     kafka.NewBytes(strconv.AppendInt(nil, int64(n%1000), 10)),
+			Value:   kafka.NewBytes(make([]byte, payloadBytes)),
+			Headers: []kafka.Header{{Key: idHeader, Value: []byte(orderOf(partition, n))}},
 		}
 	}
 	response, err := client.Produce(ctx, &kafka.ProduceRequest{
@@ -58,26 +57,17 @@ func produce(ctx context.Context, client *kafka.Client, topic string, partition,
 	return response.Error
 }
 
-// committed is the sum of the offsets a group has committed. Partitions begin
-// at offset 0, so that is how many messages it has settled.
-func committed(ctx context.Context, client *kafka.Client, topic, group string) (int, error) {
-	all := make([]int, partitions)
-	for i := range all {
-		all[i] = i
+// orderFormat is that of a UUIDv7: in order of time within the partition.
+const orderFormat = "019a0000-%04x-7%03x-8000-%012x"
+
+// orderOf is the ID of the n-th message of a partition, which orders one thing.
+func orderOf(partition, n int) string { return fmt.Sprintf(orderFormat, n>>16, partition, n) }
+
+// messageOf tells which message made an order.
+func messageOf(order string) (partition, n int, err error) {
+	var high int
+	if _, err := fmt.Sscanf(order, orderFormat, &high, &partition, &n); err != nil || partition >= partitions || orderOf(partition, n) != order {
+		return 0, 0, fmt.Errorf("order %q is of no message of the topic", order)
 	}
-	response, err := client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group, Topics: map[string][]int{topic: all}})
-	if err != nil {
-		return 0, fmt.Errorf("read the offsets of group %s: %w", group, err)
-	}
-	if response.Error != nil {
-		return 0, fmt.Errorf("read the offsets of group %s: %w", group, response.Error)
-	}
-	sum := 0
-	for _, p := range response.Topics[topic] {
-		if p.Error != nil {
-			return 0, fmt.Errorf("read the offset of partition %d of group %s: %w", p.Partition, group, p.Error)
-		}
-		sum += int(max(0, p.CommittedOffset))
-	}
-	return sum, nil
+	return partition, n, nil
 }

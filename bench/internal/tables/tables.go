@@ -138,3 +138,13 @@ func (e Effects) Count(ctx context.Context, pool *pgxpool.Pool) (int, error) {
 	}
 	return orders, nil
 }
+
+// Orders returns the order of each row.
+func (e Effects) Orders(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
+	rows, _ := pool.Query(ctx, `SELECT order_id FROM `+e.table) // CollectRows tells of its error.
+	orders, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read the orders of %s: %w", e.table, err)
+	}
+	return orders, nil
+}
