@@ -179,8 +179,8 @@ func (o *Operator) ChangeLanes(ctx context.Context, relay string, lanes int) err
 	if err := o.of(relay); err != nil {
 		return err
 	}
-	if lanes < 1 || lanes > maxLanes {
-		return fmt.Errorf("outbox: lanes is %d: use 1 to %d", lanes, maxLanes)
+	if err := CheckLanes(lanes); err != nil {
+		return fmt.Errorf("outbox: %w", err)
 	}
 	return operation(fmt.Sprintf("changing the lanes of relay %q to %d", relay, lanes), o.store.ChangeLanes(ctx, relay, lanes))
 }

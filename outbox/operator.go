@@ -42,8 +42,8 @@ type OperatorStore interface {
 	// left. It returns how many there were.
 	Discard(ctx context.Context, relay string, filter Filter) (int, error)
 
-	// ChangeLanes gives a relay another number of lanes. ErrRunning: an
-	// instance has a lease. The new lanes start where the last of the old ones
+	// ChangeLanes gives a relay another number of lanes, which passes CheckLanes.
+	// ErrRunning: an instance has a lease. The new lanes start where the last of the old ones
 	// stood, so that some events are published again.
 	ChangeLanes(ctx context.Context, relay string, lanes int) error
 

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -33,12 +34,14 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// Register creates the relay and its lanes if there is no such relay, else
 	// compares the settings with those recorded: ErrSettings names what
 	// differs. It also refuses a log that cannot be read in order (ErrLog), and
-	// adopts one that was restored into another cluster.
+	// adopts one that was restored into another cluster. Lanes that fail
+	// CheckLanes are refused.
 	Register(ctx context.Context, r Registration) error
 
 	// Lease prolongs the instance's lease and takes free lanes for it, up to
 	// its share: lanes without an owner, and those whose owner's lease is over.
-	// A lane that is taken gets the next epoch. ErrNoRelay: it was removed.
+	// A lane that is taken gets the next epoch. ErrNoRelay: it was removed. A
+	// lease that fails CheckLease is refused.
 	Lease(ctx context.Context, relay, instance string, lease time.Duration) (Lease, error)
 
 	// Leave ends the instance's lease and frees its lanes.
@@ -89,6 +92,25 @@ var (
 	// adopted yet; nothing is written until then.
 	ErrRestored = errors.New("log was restored from another cluster")
 )
+
+// CheckLease returns what is wrong with a lease that a store is asked for. Shares are
+// counted over leases that last, and none shorter than a tick of the store's clock does.
+func CheckLease(lease time.Duration) error {
+	const least = time.Millisecond
+	if lease < least {
+		return fmt.Errorf("lease is %v: use at least %v, and mind that a plain number counts nanoseconds", lease, least)
+	}
+	return nil
+}
+
+// CheckLanes returns what is wrong with a relay's number of lanes. A store that
+// recorded none would divide by it.
+func CheckLanes(lanes int) error {
+	if lanes < 1 || lanes > maxLanes {
+		return fmt.Errorf("lanes is %d: use 1 to %d", lanes, maxLanes)
+	}
+	return nil
+}
 
 // Registration is what all instances of a relay have in common.
 type Registration struct {

@@ -42,13 +42,10 @@ DELETE FROM {schema}.aside a USING {schema}.outbox e, {schema}.relay_lane l
 WHERE a.relay = $1::text AND e.number = a.number AND l.relay = $1::text AND l.lane = a.lane AND a.state <> 'skipped' AND NOT ` + passedSQL + `
 RETURNING a.lane, coalesce(a.key_hash, '')`
 
-// maxLanes: a slot has ten bits.
-const maxLanes = 1024
-
 // ChangeLanes implements outbox.OperatorStore.
 func (d *Database[Tx]) ChangeLanes(ctx context.Context, relay string, lanes int) error {
-	if lanes < 1 || lanes > maxLanes {
-		return fmt.Errorf("postgres: ChangeLanes: %d lanes: must lie between 1 and %d", lanes, maxLanes)
+	if err := outbox.CheckLanes(lanes); err != nil {
+		return fmt.Errorf("postgres: change the lanes of relay %.100q: %w", relay, err)
 	}
 	return d.onRelay(ctx, "change the lanes of a relay", relay, func(ctx context.Context, r lockedRelay) error {
 		if err := d.refuseRunning(ctx, r); err != nil {

@@ -106,6 +106,9 @@ ORDER BY l.lane`
 // its lease gone begins again with what is saved.
 func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease time.Duration) (outbox.Lease, error) {
 	const doing = "lease"
+	if err := outbox.CheckLease(lease); err != nil {
+		return outbox.Lease{}, fmt.Errorf("postgres: lease lanes of relay %.100q: %w", relay, err)
+	}
 	registered, _ := d.lanes.Load(relay)
 	lanes, _ := registered.(int)
 	for {

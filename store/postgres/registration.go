@@ -36,6 +36,9 @@ ORDER BY t.place`
 // rows once: see restore.go. The restore must be complete.
 func (d *Database[Tx]) Register(ctx context.Context, asked outbox.Registration) error {
 	const doing = "register a relay"
+	if err := outbox.CheckLanes(asked.Lanes); err != nil {
+		return fmt.Errorf("postgres: register relay %.100q: %w", asked.Relay, err)
+	}
 	if err := d.inTransaction(ctx, doing, d.refuseLog); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -23,8 +24,9 @@ const noteSeen = `UPDATE onceward_relay SET seen_at = ` + now + ` WHERE name = ?
 // back: each process has a name of its own.
 const forgetInstances = `DELETE FROM onceward_relay_instance WHERE relay = ?1 AND lease_until < ` + now + ` - 86400000000`
 
-// liveInstances ranks them by name.
-const liveInstances = `SELECT name FROM onceward_relay_instance WHERE relay = ?1 AND ` + isLive + ` ORDER BY name`
+// liveInstances ranks them by name. The one that asks is among them, even if its lease
+// was over by now: the clock goes on between two statements.
+const liveInstances = `SELECT name FROM onceward_relay_instance WHERE relay = ?1 AND (` + isLive + ` OR name = ?2) ORDER BY name`
 
 // takeLanes takes free lanes, as many as are missing from the share ?3. All lanes
 // of the relay are read by the primary key.
@@ -41,6 +43,9 @@ const ownedLanes = `SELECT lane, epoch, last FROM onceward_relay_lane WHERE rela
 
 // Lease implements outbox.RelayStore.
 func (s *Store) Lease(ctx context.Context, relay, instance string, lease time.Duration) (outbox.Lease, error) {
+	if err := outbox.CheckLease(lease); err != nil {
+		return outbox.Lease{}, fmt.Errorf("sqlite: lease lanes of relay %.100q: %w", relay, err)
+	}
 	var l outbox.Lease
 	err := s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		r, err := registrationOf(ctx, tx, relay)
@@ -68,7 +73,7 @@ func leaseLanes(ctx context.Context, tx *sql.Tx, r outbox.Registration, instance
 			return l, err
 		}
 	}
-	live, err := column[string](ctx, tx, liveInstances, r.Relay)
+	live, err := column[string](ctx, tx, liveInstances, r.Relay, instance)
 	if err != nil {
 		return l, err
 	}

@@ -158,8 +158,8 @@ WHERE a.relay = ?1`
 // ChangeLanes implements outbox.OperatorStore. What is set aside and comes again, since a
 // lane had passed it that stood before others, is not set aside any more.
 func (s *Store) ChangeLanes(ctx context.Context, relay string, lanes int) error {
-	if lanes < 1 || lanes > slots {
-		return fmt.Errorf("sqlite: change lanes of relay %.100q: %d lanes: give 1 to %d", relay, lanes, slots)
+	if err := outbox.CheckLanes(lanes); err != nil {
+		return fmt.Errorf("sqlite: change lanes of relay %.100q: %w", relay, err)
 	}
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if err := checkStopped(ctx, tx, relay); err != nil {

@@ -31,6 +31,9 @@ SELECT ?1, lane, ?3, ?4 FROM lanes`
 // Register implements outbox.RelayStore. A relay that is registered already is
 // only read.
 func (s *Store) Register(ctx context.Context, r outbox.Registration) error {
+	if err := outbox.CheckLanes(r.Lanes); err != nil {
+		return fmt.Errorf("sqlite: register relay %.100q: %w", r.Relay, err)
+	}
 	done, err := registered(ctx, s.db, r)
 	if done || err != nil {
 		return err

@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -104,6 +105,24 @@ func leaseRules[Tx any]() []outboxRule[Tx] {
 			for name, share := range shares {
 				if i := f.start(name, r); i.lease.Share != share {
 					f.Errorf("%s has a share of %d, want %d", name, i.lease.Share, share)
+				}
+			}
+		}},
+		{"LeaseTooShortToLastIsRefused", func(f *outboxFixture[Tx]) {
+			f.register(registration())
+			for _, lease := range []time.Duration{-time.Hour, 0, 1, time.Microsecond - 1, time.Microsecond, time.Millisecond - 1} {
+				if got, err := f.store.Lease(f.Context(), relayName, "a", lease); err == nil || !strings.Contains(err.Error(), "lease is "+lease.String()) {
+					f.Errorf("a lease of %v is %+v, %v", lease, got, err)
+				}
+			}
+			if b := f.start("b", registration()); len(b.lease.Lanes) != relayLanes {
+				f.Errorf("another instance got %+v", b.lease)
+			}
+		}},
+		{"ShortestLeaseCountsItsOwner", func(f *outboxFixture[Tx]) {
+			for range 20 { // It may be over before the call is.
+				if a := f.startFor(time.Millisecond, "a", registration()); a.lease.Share != relayLanes {
+					f.Fatalf("got %+v", a.lease)
 				}
 			}
 		}},

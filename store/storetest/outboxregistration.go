@@ -43,6 +43,25 @@ func registrationRules[Tx any]() []outboxRule[Tx] {
 			}
 			f.register(r)
 		}},
+		{"NumberOfLanesThatCannotBeIsRefused", func(f *outboxFixture[Tx]) {
+			f.append(eventOf("a", "k"))
+			for _, lanes := range []int{-1, 0, 1025} {
+				r := registration()
+				r.Relay, r.Lanes = "other", lanes
+				refused := func(what string, err error) {
+					f.Helper()
+					if said := fmt.Sprintf("lanes is %d", lanes); err == nil || !strings.Contains(err.Error(), said) {
+						f.Errorf("%s with %d lanes: %v, want an error that says %q", what, lanes, err, said)
+					}
+				}
+				refused("register", f.store.Register(f.Context(), r))
+				_, err := f.store.Lease(f.Context(), r.Relay, "a", longLease)
+				f.wantIs(err, outbox.ErrNoRelay)
+				f.register(registration())
+				refused("change lanes", f.store.ChangeLanes(f.Context(), relayName, lanes))
+			}
+			f.start("a", registration()).wantCaughtUp("a")
+		}},
 		{"RelayBeginsWithTheOldestEvent", func(f *outboxFixture[Tx]) {
 			f.append(eventOf("a", "k"))
 			f.start("a", registration()).wantCaughtUp("a")
