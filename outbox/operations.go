@@ -61,7 +61,8 @@ func (o *Operator) Holders(ctx context.Context) ([]Holder, error) {
 
 // ReplayFrom has a relay publish the event with this number and all later ones again,
 // those it has set aside as well. Readers that know their IDs drop the copies. Numbers
-// up to 1 mean the whole log, as far as it was kept.
+// up to 1 mean the whole log, as far as it was kept. ErrNoEvent: the log has not come so
+// far, and nothing would be published again.
 func (o *Operator) ReplayFrom(ctx context.Context, relay string, number int64) error {
 	if err := o.of(relay); err != nil {
 		return err
@@ -70,7 +71,8 @@ func (o *Operator) ReplayFrom(ctx context.Context, relay string, number int64) e
 }
 
 // ReplaySince is ReplayFrom with the first event written at or after t, by the
-// store's clock. It returns the number of that event.
+// store's clock. It returns the number of that event, or the next one to be given if there
+// is none.
 func (o *Operator) ReplaySince(ctx context.Context, relay string, t time.Time) (int64, error) {
 	if err := o.of(relay); err != nil {
 		return 0, err
@@ -83,7 +85,8 @@ func (o *Operator) ReplaySince(ctx context.Context, relay string, t time.Time) (
 }
 
 // Skip has a relay pass an event without publishing it, set aside or not. ErrPassed:
-// the relay has passed it already.
+// the relay has passed it already. ErrNoEvent: no event has this number, or none that is
+// committed and not pruned.
 func (o *Operator) Skip(ctx context.Context, relay string, number int64) error {
 	if err := cmp.Or(o.of(relay), validateNumber(number)); err != nil {
 		return err

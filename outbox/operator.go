@@ -20,6 +20,7 @@ type OperatorStore interface {
 	// number and all later ones are published again. What is set aside among them
 	// is not any more: it is read again like the others, and what was behind it alone
 	// takes its place. What has not been published yet still is, whatever its number.
+	// ErrNoEvent: not even the number before was given yet.
 	Replay(ctx context.Context, relay string, from int64) error
 
 	// FirstSince returns the number of the first event written at or after t, or
@@ -27,7 +28,8 @@ type OperatorStore interface {
 	FirstSince(ctx context.Context, t time.Time) (int64, error)
 
 	// Skip has the relay pass an event without publishing it, set aside or not.
-	// ErrPassed: it is not set aside and its lane has passed it.
+	// ErrPassed: it is not set aside and its lane has passed it. ErrNoEvent: it is
+	// not in the log.
 	Skip(ctx context.Context, relay string, number int64) error
 
 	// SetAside lists selected events that are set aside, by number.

@@ -86,8 +86,11 @@ var (
 	ErrNoRelay = errors.New("relay is not registered")
 	// ErrRunning: an instance of the relay has a lease.
 	ErrRunning = errors.New("relay is running")
-	// ErrPassed: the relay has published the event.
+	// ErrPassed: the relay has passed the event, and has it not set aside.
 	ErrPassed = errors.New("event was passed already")
+	// ErrNoEvent: no event in the log has this number: it was not given yet, or its
+	// event was pruned, rolled back, or is not committed.
+	ErrNoEvent = errors.New("no such event in the log")
 	// ErrRestored: the log was restored into another cluster and was not
 	// adopted yet; nothing is written until then.
 	ErrRestored = errors.New("log was restored from another cluster")

@@ -169,7 +169,7 @@ func isSentinel(err error) bool {
 	for _, sentinel := range []error{
 		idempotency.ErrInProgress, idempotency.ErrConflict, idempotency.ErrUnavailable,
 		idempotency.ErrCommitUnknown, idempotency.ErrTransactionEnded, idempotency.ErrNotMigrated,
-		outbox.ErrSettings, outbox.ErrLog, outbox.ErrNoRelay, outbox.ErrRunning, outbox.ErrPassed, outbox.ErrRestored,
+		outbox.ErrSettings, outbox.ErrLog, outbox.ErrNoRelay, outbox.ErrRunning, outbox.ErrPassed, outbox.ErrNoEvent, outbox.ErrRestored,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

@@ -90,15 +90,20 @@ func (f *floors) restart() {
 
 const lastNumberSQL = `SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END FROM {schema}.outbox_number s`
 
+// lastNumber is the last one that was given, to whatever transaction.
+func (d *Database[Tx]) lastNumber(ctx context.Context, r runner) (last int64, err error) {
+	err = r.query(ctx, query{d.sql(lastNumberSQL), nil, func(row scanner) error { return row.Scan(&last) }})
+	return last, err
+}
+
 // takeXactIDSQL gives the transaction a number, which completes at its commit.
 const takeXactIDSQL = `SELECT pg_catalog.pg_current_xact_id()::text`
 
 // safeFloor returns a floor for every snapshot that is taken after it
 // returns.
 func (d *Database[Tx]) safeFloor(ctx context.Context) (floor int64, err error) {
-	err = d.inTransaction(ctx, "find the end of the log", func(ctx context.Context, r runner) error {
-		err := r.query(ctx, query{d.sql(lastNumberSQL), nil, func(row scanner) error { return row.Scan(&floor) }})
-		if err != nil {
+	err = d.inTransaction(ctx, "find the end of the log", func(ctx context.Context, r runner) (err error) {
+		if floor, err = d.lastNumber(ctx, r); err != nil {
 			return err
 		}
 		return r.query(ctx, query{takeXactIDSQL, nil, func(row scanner) error { return row.Scan(new(string)) }})

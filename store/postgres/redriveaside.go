@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/onceward/onceward/outbox"
@@ -168,7 +167,17 @@ const skipSQL = `INSERT INTO {schema}.aside (relay, number, lane, state, attempt
 // asideOfSQL goes by the index aside_pkey.
 const asideOfSQL = `SELECT a.lane, coalesce(a.key_hash, ''), a.state FROM {schema}.aside a WHERE a.relay = $1::text AND a.number = $2::bigint`
 
-var errNotInLog = errors.New("there is no such event in the log")
+// noEvent says why there is no event of a number.
+func (d *Database[Tx]) noEvent(ctx context.Context, r runner, number int64) error {
+	last, err := d.lastNumber(ctx, r)
+	switch {
+	case err != nil:
+		return err
+	case number > last:
+		return fmt.Errorf("%w: number %d was not given yet, the last one is %d: take it from SetAside, Status or the log", outbox.ErrNoEvent, number, last)
+	}
+	return fmt.Errorf("%w: event %d was pruned, rolled back, or its transaction is still open, as Holders tells", outbox.ErrNoEvent, number)
+}
 
 // Skip implements outbox.OperatorStore.
 func (d *Database[Tx]) Skip(ctx context.Context, relay string, number int64) error {
@@ -197,7 +206,7 @@ func (d *Database[Tx]) Skip(ctx context.Context, relay string, number int64) err
 		case err != nil:
 			return err
 		case lane < 0:
-			return fmt.Errorf("%w: event %d: %w", outbox.ErrPassed, number, errNotInLog)
+			return d.noEvent(ctx, r, number)
 		case passed:
 			return fmt.Errorf("%w: event %d", outbox.ErrPassed, number)
 		case !matches:

@@ -20,6 +20,13 @@ const readAgainSQL = `DELETE FROM {schema}.aside a WHERE a.relay = $1::text AND 
 func (d *Database[Tx]) Replay(ctx context.Context, relay string, from int64) error {
 	return d.onRelay(ctx, "replay", relay, func(ctx context.Context, r lockedRelay) error {
 		from := max(1, from)
+		last, err := d.lastNumber(ctx, r)
+		if err != nil {
+			return err
+		}
+		if from > last+1 {
+			return d.noEvent(ctx, r, from)
+		}
 		if _, err := r.exec(ctx, d.sql(replaySQL), relay, from); err != nil {
 			return err
 		}
@@ -27,7 +34,7 @@ func (d *Database[Tx]) Replay(ctx context.Context, relay string, from int64) err
 		if err := r.query(ctx, query{d.sql(readAgainSQL), []any{relay, from}, keys.scan}); err != nil {
 			return err
 		}
-		_, err := d.promote(ctx, r, relay, keys)
+		_, err = d.promote(ctx, r, relay, keys)
 		return err
 	})
 }

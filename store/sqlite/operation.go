@@ -44,11 +44,7 @@ func (s *Store) Skip(ctx context.Context, relay string, number int64) error {
 		if err != nil {
 			return err
 		}
-		err = skip(ctx, tx, r, number)
-		if errors.Is(err, outbox.ErrPassed) {
-			return fmt.Errorf("sqlite: skip event %d: %w", number, err)
-		}
-		if err != nil {
+		if err := skip(ctx, tx, r, number); err != nil {
 			return failed(fmt.Sprintf("skip event %d", number), err)
 		}
 		return nil
@@ -70,7 +66,7 @@ func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) 
 		if forgotten || err != nil {
 			return err
 		}
-		return errors.New("there is no such event in the log: it was pruned, rolled back or never written")
+		return noEvent(ctx, tx, number)
 	}
 	if err != nil {
 		return err
@@ -97,6 +93,18 @@ func skip(ctx context.Context, tx *sql.Tx, r outbox.Registration, number int64) 
 		err = changedLanes(ctx, tx, r.Relay, []int{lane})
 	}
 	return err
+}
+
+// noEvent says why there is no event of a number.
+func noEvent(ctx context.Context, tx *sql.Tx, number int64) error {
+	last, err := readLastNumber(ctx, tx)
+	switch {
+	case err != nil:
+		return err
+	case number > last:
+		return fmt.Errorf("%w: number %d was not given yet, the last one is %d: take it from SetAside, Status or the log", outbox.ErrNoEvent, number, last)
+	}
+	return fmt.Errorf("%w: event %d was pruned", outbox.ErrNoEvent, number)
 }
 
 const deleteMissing = `DELETE FROM onceward_aside WHERE relay = ?1 AND number = ?2 RETURNING lane, coalesce(key_hash, '')`

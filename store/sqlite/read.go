@@ -14,6 +14,11 @@ import (
 // readers see.
 const lastNumber = `coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'onceward_event'), 0)`
 
+func readLastNumber(ctx context.Context, q querier) (last int64, err error) {
+	err = q.QueryRowContext(ctx, `SELECT `+lastNumber).Scan(&last)
+	return last, err
+}
+
 // readEvents walks the log by the primary key. Lanes and topics are JSON arrays, or
 // NULL for all. GLOB looks at every character, case included.
 const readEvents = `
@@ -30,8 +35,8 @@ const topicsMatch = `(?2 IS NULL OR EXISTS (SELECT 1 FROM json_each(?2) AS patte
 // window is what lies behind it: Last, and nothing else.
 func (s *Store) Read(ctx context.Context, r outbox.ReadRequest) (outbox.Chunk, error) {
 	chunk := outbox.Chunk{Window: r.Position, End: r.Position}
-	var top int64
-	if err := s.db.QueryRowContext(ctx, `SELECT `+lastNumber).Scan(&top); err != nil {
+	top, err := readLastNumber(ctx, s.db)
+	if err != nil {
 		return outbox.Chunk{}, failed("read events", err)
 	}
 	if r.Until != (outbox.Position{}) {
@@ -43,7 +48,6 @@ func (s *Store) Read(ctx context.Context, r outbox.ReadRequest) (outbox.Chunk, e
 
 	var lanes sql.Null[string]
 	if lanes.Valid = len(r.Lanes) < r.AllLanes; lanes.Valid {
-		var err error
 		if lanes.V, err = laneList(r.Lanes); err != nil {
 			return outbox.Chunk{}, failed("read events", err)
 		}

@@ -52,7 +52,7 @@ func (s *Store) Register(ctx context.Context, r outbox.Registration) error {
 		}
 		var last int64
 		if r.FromNow {
-			if err := tx.QueryRowContext(ctx, `SELECT `+lastNumber).Scan(&last); err != nil {
+			if last, err = readLastNumber(ctx, tx); err != nil {
 				return failed("register relay", err)
 			}
 		}

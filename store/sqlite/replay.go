@@ -23,6 +23,13 @@ func (s *Store) Replay(ctx context.Context, relay string, from int64) error {
 		if _, err := registrationOf(ctx, tx, relay); err != nil {
 			return err
 		}
+		given, err := readLastNumber(ctx, tx)
+		if err == nil && last > given {
+			err = noEvent(ctx, tx, from)
+		}
+		if err != nil {
+			return failed("replay", err)
+		}
 		if _, err := tx.ExecContext(ctx, setLanesBack, relay, last); err != nil {
 			return failed("replay", err)
 		}

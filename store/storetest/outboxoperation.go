@@ -1,7 +1,10 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,10 +54,36 @@ func operationRules[Tx any]() []outboxRule[Tx] {
 			if settled := a.settle(nil, nil); len(settled.Lost) != 0 {
 				f.Errorf("lost are %v, though nothing changed", settled.Lost)
 			}
-			if err := f.store.Skip(f.Context(), relayName, number+1000); err == nil {
-				f.Error("an event that there is not was skipped")
-			}
 			f.wantStates(map[string]outbox.State{})
+		}},
+		{"SkipOfANumberWithoutAnEventSaysSo", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			unknown := func(number int64, said string) {
+				f.Helper()
+				err := f.store.Skip(f.Context(), relayName, number)
+				if !errors.Is(err, outbox.ErrNoEvent) || errors.Is(err, outbox.ErrPassed) || !strings.Contains(err.Error(), said) {
+					f.Errorf("skip of %d: %v, want %q and %q", number, err, outbox.ErrNoEvent, said)
+				}
+			}
+			unknown(1, "not given yet, the last one is 0")
+			f.append(eventOf("a", "k"))
+			number := a.catchUp()[0].Number
+			unknown(number+1, fmt.Sprintf("not given yet, the last one is %d", number))
+			unknown(1<<62, "not given yet")
+			f.db.Age(f.T, old)
+			f.wantPruned(100, 1)
+			unknown(number, "pruned")
+			f.wantStates(map[string]outbox.State{})
+			if settled := a.settle(nil, nil); len(settled.Lost) != 0 {
+				f.Errorf("lost are %v, though nothing changed", settled.Lost)
+			}
+			if !f.db.OneWriter() {
+				open := f.begin()
+				f.appendIn(open, eventOf("open", "k"))
+				unknown(number+1, "still open")
+				f.commit(open)
+				f.must("skip", f.store.Skip(f.Context(), relayName, number+1))
+			}
 		}},
 		{"SkipOfOtherTopicsSetsNothingAside", func(f *outboxFixture[Tx]) {
 			r := registration()

@@ -1,7 +1,10 @@
 package storetest
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/outbox"
@@ -34,7 +37,26 @@ func replayRules[Tx any]() []outboxRule[Tx] {
 			a.save(nil, nil)
 			f.replay(chunk.Events[1].Number + 3)
 			a.wantCaughtUp("m-2", "m-3", "m-4", "m-5")
-			f.replay(1 << 40)
+		}},
+		{"ReplayFromWhereTheLogHasNotComeIsRefused", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(eventOf("a", "k"))
+			last := a.catchUp()[0].Number
+			for _, from := range []int64{last + 2, 1 << 62} {
+				err := f.store.Replay(f.Context(), relayName, from)
+				if !errors.Is(err, outbox.ErrNoEvent) || !strings.Contains(err.Error(), fmt.Sprintf("the last one is %d", last)) {
+					f.Errorf("replay from %d: %v", from, err)
+				}
+			}
+			if settled := a.settle(nil, nil); len(settled.Lost) != 0 {
+				f.Errorf("lost are %v, though nothing changed", settled.Lost)
+			}
+			// Nothing since tomorrow: that is the next number, and all right.
+			next, err := f.store.FirstSince(f.Context(), time.Now().Add(24*time.Hour))
+			if f.must("first since", err); next != last+1 {
+				f.Errorf("the first one since tomorrow is %d, the last %d", next, last)
+			}
+			f.replay(next)
 			f.append(eventOf("new", "k"))
 			a.wantCaughtUp("new")
 		}},
