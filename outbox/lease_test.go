@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -198,6 +199,25 @@ func TestOperatorsChangeReachesTheOwner(t *testing.T) {
 		f.wantSent("a2", "a3", "a2", "a3")
 		i.stop()
 		f.wantSaved()
+	})
+}
+
+// The instance can't tell why: its epoch is not the lane's any more.
+func TestLostLanesAreNotPutDownToALeaseAlone(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		i := f.run()
+		f.pass(time.Second)
+		if err := f.store.Replay(f.Context(), "events", 1); err != nil {
+			f.Fatal(err)
+		}
+		f.pass(time.Minute)
+		if lost, taken := f.wantNotices(outbox.NoticeLost, 1)[0], f.wantNotices(outbox.NoticeTaken, 2)[1]; lost.Count != 4 || taken.Count != 4 {
+			f.Errorf("lost are %+v, taken %+v", lost, taken)
+		}
+		if logs := f.logs.String(); !strings.Contains(logs, "lanes lost, because the lease was over or an operation changed them") {
+			f.Errorf("log:\n%s", logs)
+		}
+		i.stop()
 	})
 }
 

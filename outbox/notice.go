@@ -30,7 +30,9 @@ const (
 	// NoticeStuck: a call of the publisher did not return after its context had
 	// ended. Its lanes wait for it: nobody knows what it still sends.
 	NoticeStuck NoticeKind = "stuck"
-	// NoticeTaken, NoticeReleased, NoticeLost: Count lanes changed their owner.
+	// NoticeTaken, NoticeReleased, NoticeLost: Count lanes changed their owner. Lost: the
+	// lease was over, or an operation changed something; the same instance may take
+	// them again at once.
 	NoticeTaken    NoticeKind = "taken"
 	NoticeReleased NoticeKind = "released" //nolint:revive // said above
 	NoticeLost     NoticeKind = "lost"     //nolint:revive // said above

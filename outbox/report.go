@@ -168,7 +168,7 @@ func logLine(kind NoticeKind) string {
 	case NoticeReleased:
 		return "outbox: lanes released"
 	case NoticeLost:
-		return "outbox: lanes lost, their next owner publishes from what is saved"
+		return "outbox: lanes lost, because the lease was over or an operation changed them; who takes them next goes on from what is saved"
 	case NoticeOutage:
 		return "outbox: store is out, nothing is read until it is back"
 	case NoticeRecovered:
