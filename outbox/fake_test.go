@@ -35,7 +35,7 @@ type fakeStore struct {
 	requests    []outbox.ReadRequest
 	settlements []outbox.Settlement
 	appended    []outbox.Message
-	pruned      outbox.Pruned
+	pruning     fakePruning
 }
 
 type fakeEvent struct {
@@ -339,15 +339,6 @@ func (r *fakeRelay) promote(hash string) bool {
 		return true
 	}
 	return false
-}
-
-func (s *fakeStore) PruneLog(ctx context.Context, limit int, _ time.Duration) (pruned outbox.Pruned, err error) {
-	err = s.statement(ctx, "PruneLog", func() error {
-		pruned = outbox.Pruned{Events: min(limit, s.pruned.Events), Abandoned: s.pruned.Abandoned}
-		s.pruned.Events -= pruned.Events
-		return nil
-	})
-	return pruned, err
 }
 
 var errNotFaked = errors.New("not faked")

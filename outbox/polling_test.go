@@ -100,28 +100,6 @@ func TestPositionsAreSavedRarely(t *testing.T) {
 	})
 }
 
-func TestLogIsPruned(t *testing.T) {
-	simulate(t, func(f *fixture) {
-		f.store.pruned = outbox.Pruned{Events: 2500, Abandoned: []string{"gone"}}
-		i := f.run()
-		f.pass(11 * time.Second)
-		if notice := f.wantNotices(outbox.NoticePruned, 1)[0]; notice.Count != 2500 {
-			f.Errorf("notice %+v", notice)
-		}
-		if n := f.store.count("PruneLog"); n != 3 {
-			f.Errorf("%d statements for 2,500 events", n)
-		}
-		f.pass(10 * time.Minute)
-		if n := f.store.count("PruneLog"); n < 8 || n > 25 {
-			f.Errorf("%d statements in ten minutes", n)
-		}
-		if notice := f.wantNotices(outbox.NoticeAbandoned, 1)[0]; notice.Relay != "gone" {
-			f.Errorf("notice %+v", notice)
-		}
-		i.stop()
-	})
-}
-
 // Lanes that stand apart meet again, and are read by one statement.
 func TestLanesMeetAgain(t *testing.T) {
 	simulate(t, func(f *fixture) {

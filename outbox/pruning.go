@@ -7,8 +7,12 @@ import (
 )
 
 const (
-	// pruneBatch bounds one deletion: its locks and its transaction stay short.
+	// pruneBatch bounds one step: its locks and its transaction stay short.
 	pruneBatch = 1000
+
+	// pruneKept bounds what a round looks at and must leave where it is, as all that a
+	// lane holds back which is held up: it costs as much in each pass, to no effect.
+	pruneKept = 100_000
 
 	// firstPrune is within what time of its start an instance prunes for the
 	// first time, or processes that live for a minute would never do.
@@ -19,10 +23,20 @@ const (
 	pruneEvery = time.Minute
 )
 
-// prune deletes what no relay needs any more, until ctx ends. A statement that is
-// under way then ends by its own deadline, or with background.
+// pruner deletes what no relay needs any more, for as long as a relay runs.
+type pruner struct {
+	*Relay
+
+	// next is where the pass over the log goes on, 0 for a new one.
+	next int64
+	// abandoned are the relays that are passed over.
+	abandoned map[string]bool
+}
+
+// prune goes on until ctx ends. A statement that is under way then ends by its own
+// deadline, or with background.
 func (r *Relay) prune(ctx, background context.Context) {
-	abandoned := map[string]bool{}
+	p := pruner{Relay: r}
 	for pause := rand.N(firstPrune); ; pause = pruneEvery/2 + rand.N(pruneEvery) {
 		timer := time.NewTimer(pause)
 		select {
@@ -33,39 +47,48 @@ func (r *Relay) prune(ctx, background context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		abandoned = r.pruneRound(ctx, background, abandoned)
+		p.round(ctx, background)
 	}
 }
 
-// pruneRound deletes batch after batch until one is short: nothing is left then, or
-// another instance is at it. It returns the relays that are passed over.
-func (r *Relay) pruneRound(ctx, background context.Context, before map[string]bool) map[string]bool {
-	began, total, abandoned := time.Now(), 0, before
-	for {
+// round makes step after step until the pass is over, another instance is at it, or it
+// has seen enough of what must stay. The next round goes on from there, or a log
+// with much of that would be read as a whole, once a minute and instance.
+func (p *pruner) round(ctx, background context.Context) {
+	began, total, kept := time.Now(), 0, 0
+	for kept < pruneKept {
 		call, cancel := context.WithTimeout(background, storeTimeout)
-		pruned, err := r.store.PruneLog(call, pruneBatch, r.AbandonAfter)
+		pruned, err := p.store.PruneLog(call, p.next, pruneBatch, p.AbandonAfter)
 		cancel()
 		if err != nil {
 			if ctx.Err() == nil {
-				r.report.pruneFailed(err)
+				p.report.pruneFailed(err)
 			}
 			break
 		}
-		abandoned = make(map[string]bool, len(pruned.Abandoned))
-		for _, name := range pruned.Abandoned {
-			abandoned[name] = true
-			if !before[name] {
-				r.report.notice(Notice{Kind: NoticeAbandoned, Relay: name, Lane: -1, Count: 1, Duration: r.AbandonAfter})
-			}
+		if pruned.Looked > 0 { // else another one may be at it, and nobody has looked for them
+			p.noteAbandoned(pruned.Abandoned)
 		}
-		before = abandoned
 		total += pruned.Events
-		if pruned.Events < pruneBatch || ctx.Err() != nil {
+		kept += pruned.Looked - pruned.Events
+		before := p.next
+		if p.next = pruned.Next; p.next <= before || ctx.Err() != nil {
 			break
 		}
 	}
 	if total > 0 {
-		r.report.notice(Notice{Kind: NoticePruned, Lane: -1, Count: total, Duration: time.Since(began)})
+		p.report.notice(Notice{Kind: NoticePruned, Lane: -1, Count: total, Duration: time.Since(began)})
 	}
-	return abandoned
+}
+
+// noteAbandoned reports relays that were not among them before.
+func (p *pruner) noteAbandoned(relays []string) {
+	before := p.abandoned
+	p.abandoned = make(map[string]bool, len(relays))
+	for _, name := range relays {
+		p.abandoned[name] = true
+		if !before[name] {
+			p.report.notice(Notice{Kind: NoticeAbandoned, Relay: name, Lane: -1, Count: 1, Duration: p.AbandonAfter})
+		}
+	}
 }

@@ -67,13 +67,16 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// that was released is lost then.
 	Settle(ctx context.Context, s Settlement) (Settled, error)
 
-	// PruneLog deletes at most limit events that every relay has passed, that
-	// none has set aside, and that are older than the longest Retention of the
-	// relays, oldest first, in one short transaction. If another PruneLog is at
-	// work anywhere on this store it does nothing. A relay of which no instance
-	// has had a lease for longer than abandonAfter holds up nothing but what it
-	// has set aside, and is reported.
-	PruneLog(ctx context.Context, limit int, abandonAfter time.Duration) (Pruned, error)
+	// PruneLog is one step of a pass over the log, in one short transaction. It
+	// looks at the events with numbers above after, oldest first and at most limit
+	// of them, and deletes those that every relay has passed, that none has set
+	// aside, and that are older than the longest Retention of the relays. What must
+	// stay keeps nothing else: the next step goes on behind it. A pass ends with
+	// the log, and at events that are all too young. If another PruneLog is
+	// at work anywhere on this store it looks at nothing. A relay of which no
+	// instance has had a lease for longer than abandonAfter holds up nothing but what
+	// it has set aside, and is reported.
+	PruneLog(ctx context.Context, after int64, limit int, abandonAfter time.Duration) (Pruned, error)
 }
 
 // Errors of a store.
@@ -216,7 +219,11 @@ type Settled struct {
 
 // Pruned is the result of PruneLog.
 type Pruned struct {
-	Events int
+	// Events were deleted, of those Looked at.
+	Events, Looked int
+	// Next is the after of the pass's next step, if this one was not the last. If
+	// nothing was looked at because another PruneLog is at work, it is the same again.
+	Next int64
 	// Abandoned are the relays that were passed over, see PruneLog.
 	Abandoned []string
 }

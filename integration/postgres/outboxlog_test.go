@@ -180,7 +180,7 @@ func everythingOfRelays(t *testing.T, store outbox.RelayStore) error {
 		func() error { _, err := store.Redrive(ctx, "everything", outbox.Filter{Limit: 10}); return err },
 		func() error { return store.Skip(ctx, "everything", first.Number) },
 		func() error { _, err := store.Discard(ctx, "everything", outbox.Filter{Limit: 10}); return err },
-		func() error { _, err := store.PruneLog(ctx, 10, time.Hour); return err },
+		func() error { _, err := store.PruneLog(ctx, 0, 10, time.Hour); return err },
 		func() error { return store.Leave(ctx, "everything", "a") },
 		func() error { return store.ChangeLanes(ctx, "everything", 2) },
 		func() error { return store.Remove(ctx, "everything") },

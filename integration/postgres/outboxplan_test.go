@@ -15,6 +15,8 @@ import (
 
 var (
 	wholeOutboxTable = regexp.MustCompile(`Seq Scan on (outbox|aside|relay_lane|relay_instance)\b`)
+	// An event that is to be pruned is compared with a lane of every relay.
+	wholePrunedTable = regexp.MustCompile(`Seq Scan on (outbox|aside|relay_instance)\b`)
 	totalCost        = regexp.MustCompile(`cost=[0-9.]+\.\.([0-9.]+)`)
 )
 
@@ -62,9 +64,13 @@ func TestEveryStatementOfARelayUsesItsIndex(t *testing.T) {
 					continue
 				}
 				explained++
+				whole := wholeOutboxTable
+				if strings.Contains(q.SQL, `DELETE FROM "onceward".outbox`) {
+					whole = wholePrunedTable
+				}
 				for _, mode := range []string{"force_custom_plan", "force_generic_plan"} {
 					plan := explain(t, admin, mode, q)
-					if wholeOutboxTable.MatchString(plan) {
+					if whole.MatchString(plan) {
 						t.Errorf("%s reads a whole table:\n%s\n%s", mode, q.SQL, plan)
 					}
 					cost, err := strconv.ParseFloat(totalCost.FindStringSubmatch(plan)[1], 64)

@@ -162,8 +162,8 @@
 // A record expires when the retention of its claim is over, by the database's
 // clock. An inbox judges the age of messages by the application's clock, and so
 // claims for a day longer than its own Retention. Prune deletes expired rows,
-// oldest first. PruneLog does so with events: each call looks at no more rows than it may
-// delete, besides those that are set aside.
+// oldest first. PruneLog does so with events, step by step: each looks at a bounded number of
+// rows, behind those of the one before, whether they may go or must stay.
 //
 // # PgBouncer
 //

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/outbox"
@@ -16,28 +17,41 @@ WHERE GREATEST(r.seen_at, (SELECT pg_catalog.max(i.lease_until) FROM {schema}.re
 	< pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($1::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
 ORDER BY r.name`
 
-// pruneLogSQL deletes the oldest events that are old enough and that nobody needs. It
-// looks at as many as it may delete, by the index outbox_pkey and past those that
-// are set aside, by aside_number: if a relay has not passed the oldest, it finds out at once.
+// pruneLogSQL looks at events one after the other and deletes those that are old enough
+// and that nobody needs. By parts:
+//
+//	looked   the next ones, by the index outbox_pkey
+//	kept     of those that are old enough: what the lane of some relay has not passed, by all
+//	         lanes at once, and what is set aside, by aside_number
+//	deleted  the rest, by outbox_pkey
+//
+// {limit} is a number, for the planner; see readSQL.
 const pruneLogSQL = `
-DELETE FROM {schema}.outbox WHERE number = ANY (ARRAY(
-	SELECT e.number
-	FROM (
-		SELECT o.number, o.xid, o.slot, o.created_at FROM {schema}.outbox o
-		WHERE NOT EXISTS (SELECT FROM {schema}.aside a WHERE a.number = o.number)
-		ORDER BY o.number LIMIT $1::bigint
-	) e
-	WHERE e.created_at < (SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.max(r.retention) FROM {schema}.relay r)
-	AND NOT EXISTS (
-		SELECT FROM {schema}.relay r JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot % r.lanes
-		WHERE r.name <> ALL ($2::text::text[]) AND NOT ` + passedSQL + `)))`
+WITH looked AS MATERIALIZED (
+	SELECT o.number, o.xid, o.slot, o.created_at < (
+			SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.max(r.retention) FROM {schema}.relay r
+		) AS old
+	FROM (SELECT n.number, n.xid, n.slot, n.created_at FROM {schema}.outbox n WHERE n.number > $1::bigint ORDER BY n.number LIMIT {limit}) o LIMIT $2::bigint
+), kept AS MATERIALIZED (
+	SELECT e.number FROM looked e CROSS JOIN {schema}.relay r JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot % r.lanes
+	WHERE e.old AND r.name <> ALL ($3::text::text[]) AND NOT ` + passedSQL + `
+	UNION ALL
+	SELECT a.number FROM looked e JOIN {schema}.aside a ON a.number = e.number WHERE e.old
+), deleted AS (
+	DELETE FROM {schema}.outbox WHERE number = ANY (ARRAY(
+		SELECT e.number FROM looked e WHERE e.old AND e.number NOT IN (SELECT k.number FROM kept k)))
+	RETURNING number
+)
+SELECT pg_catalog.count(*), coalesce(pg_catalog.max(e.number), 0), coalesce(pg_catalog.bool_or(e.old), false),
+	(SELECT pg_catalog.count(*) FROM deleted)
+FROM looked e`
 
 // PruneLog implements outbox.RelayStore. Without any relay it deletes nothing.
-func (d *Database[Tx]) PruneLog(ctx context.Context, limit int, abandonAfter time.Duration) (outbox.Pruned, error) {
+func (d *Database[Tx]) PruneLog(ctx context.Context, after int64, limit int, abandonAfter time.Duration) (outbox.Pruned, error) {
 	if limit <= 0 {
 		return outbox.Pruned{}, fmt.Errorf("postgres: PruneLog: the limit is %d: it must be positive", limit)
 	}
-	var pruned outbox.Pruned
+	pruned := outbox.Pruned{Next: after}
 	err := d.inTransaction(ctx, "prune the log", func(ctx context.Context, r runner) error {
 		var alone bool
 		err := r.query(ctx, query{pruneLockSQL, []any{d.advisoryLock("prune log")}, func(row scanner) error { return row.Scan(&alone) }})
@@ -59,8 +73,15 @@ func (d *Database[Tx]) PruneLog(ctx context.Context, limit int, abandonAfter tim
 		if err != nil {
 			return err
 		}
-		deleted, err := r.exec(ctx, d.sql(pruneLogSQL), int64(limit), abandoned.String())
-		pruned.Events = int(deleted)
+		var last int64
+		var someOld bool
+		statement := d.sql(strings.NewReplacer("{limit}", planLimit(limit)).Replace(pruneLogSQL))
+		err = r.query(ctx, query{statement, []any{after, int64(limit), abandoned.String()}, func(row scanner) error {
+			return row.Scan(&pruned.Looked, &last, &someOld, &pruned.Events)
+		}})
+		if pruned.Next = 0; someOld && pruned.Looked == limit {
+			pruned.Next = last
+		}
 		return err
 	})
 	if err != nil {

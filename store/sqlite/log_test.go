@@ -228,7 +228,7 @@ func TestReadingTakesNoWriteLock(t *testing.T) {
 		"Holders":    func() error { _, err := store.Holders(ctx); return err },
 		"FirstSince": func() error { _, err := store.FirstSince(ctx, time.Now()); return err },
 		"SetAside":   func() error { _, err := store.SetAside(ctx, "events", outbox.Filter{Limit: 10}); return err },
-		"PruneLog":   func() error { _, err := store.PruneLog(ctx, 10, time.Hour); return err },
+		"PruneLog":   func() error { _, err := store.PruneLog(ctx, 0, 10, time.Hour); return err },
 	} {
 		if err := read(); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/onceward/onceward/outbox"
@@ -14,91 +16,97 @@ SELECT r.name FROM onceward_relay AS r
 WHERE coalesce(r.seen_at, r.created_at) < ` + now + ` - ?1
   AND NOT EXISTS (SELECT 1 FROM onceward_relay_instance AS i WHERE i.relay = r.name AND i.` + isLive + `)`
 
-// passed is up to where all other relays have passed the log, and how long events
-// stay after that. NULL: there are no relays.
-const passed = `
-SELECT CASE WHEN count(*) > 0 THEN coalesce(
-    (SELECT min(l.last) FROM onceward_relay_lane AS l WHERE l.relay NOT IN (` + abandoned + `)), ` + lastNumber + `) END,
-    coalesce(max(retention), 0)
-FROM onceward_relay`
-
-// prunable walks the log by the primary key, from its beginning up to the first
-// event that is too young. Whether one is set aside is looked up in the primary
-// key, for each relay.
+// prunable looks at the events behind ?2, at most ?3 of them, by the primary key. Each
+// is old enough or not (without relays none is), and may go or not: whether some lane
+// has not passed it, and whether it is set aside, is looked up in the primary keys, for each relay.
 const prunable = `
-SELECT e.number FROM onceward_event AS e
-WHERE e.number <= ?1
-  AND e.number < coalesce(
-    (SELECT y.number FROM onceward_event AS y WHERE y.number <= ?1 AND y.created_at > ` + now + ` - ?2 ORDER BY y.number LIMIT 1), ?1 + 1)
+SELECT e.number, e.old, e.old
+  AND NOT EXISTS (
+    SELECT 1 FROM onceward_relay AS r CROSS JOIN onceward_relay_lane AS l ON l.relay = r.name AND l.lane = e.slot % r.lanes
+    WHERE l.last < e.number AND r.name NOT IN (` + abandoned + `))
   AND NOT EXISTS (SELECT 1 FROM onceward_relay AS r CROSS JOIN onceward_aside AS a ON a.relay = r.name AND a.number = e.number)
-ORDER BY e.number LIMIT ?3`
+FROM (
+    SELECT number, onceward_slot(key, number) AS slot,
+        coalesce(created_at <= ` + now + ` - (SELECT max(retention) FROM onceward_relay), 0) AS old
+    FROM onceward_event WHERE number > ?2 ORDER BY number LIMIT ?3) AS e
+ORDER BY e.number`
 
-const deleteEvents = `DELETE FROM onceward_event WHERE number IN (` + prunable + `)`
+const deleteEvents = `DELETE FROM onceward_event WHERE number IN (SELECT value FROM json_each(?1))`
 
 // PruneLog implements outbox.RelayStore. It takes the write lock only if there is
 // something to delete. Of two calls in this process the second does nothing;
 // another process's is a writer like any other.
-func (s *Store) PruneLog(ctx context.Context, limit int, abandonAfter time.Duration) (outbox.Pruned, error) {
+func (s *Store) PruneLog(ctx context.Context, after int64, limit int, abandonAfter time.Duration) (outbox.Pruned, error) {
+	if limit <= 0 {
+		return outbox.Pruned{}, fmt.Errorf("sqlite: prune log: the limit is %d: it must be positive", limit)
+	}
 	if !s.pruningLog.TryLock() {
-		return outbox.Pruned{}, nil
+		return outbox.Pruned{Next: after}, nil
 	}
 	defer s.pruningLog.Unlock()
 
-	var pruned outbox.Pruned
-	some := false
-	err := s.read(ctx, func(tx *sql.Tx) error {
-		bound, err := readPruneBound(ctx, tx, abandonAfter)
-		if err != nil {
-			return err
-		}
-		pruned.Abandoned = bound.abandoned
-		numbers, err := column[int64](ctx, tx, prunable, bound.last, bound.retention, 1)
-		if err != nil {
+	var step pruneStep
+	look := func(ctx context.Context, tx *sql.Tx) (err error) {
+		if step, err = lookForPrunable(ctx, tx, after, limit, abandonAfter); err != nil {
 			return failed("prune log", err)
 		}
-		some = len(numbers) > 0 && limit > 0
 		return nil
-	})
-	if err != nil || !some {
-		return pruned, err
 	}
-	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		bound, err := readPruneBound(ctx, tx, abandonAfter)
-		if err != nil {
-			return err
-		}
-		result, err := tx.ExecContext(ctx, deleteEvents, bound.last, bound.retention, limit)
-		if err != nil {
-			return failed("prune log", err)
-		}
-		n, err := result.RowsAffected()
-		if err != nil {
-			return failed("prune log", err)
-		}
-		pruned = outbox.Pruned{Events: int(n), Abandoned: bound.abandoned}
-		return nil
-	})
+	err := s.read(ctx, func(tx *sql.Tx) error { return look(ctx, tx) })
+	if err == nil && len(step.prunable) > 0 {
+		err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			if err := look(ctx, tx); err != nil { // again: an operator may have set lanes back
+				return err
+			}
+			numbers, err := json.Marshal(step.prunable)
+			if err == nil {
+				_, err = tx.ExecContext(ctx, deleteEvents, string(numbers))
+			}
+			if err != nil {
+				return failed("prune log", err)
+			}
+			return nil
+		})
+	}
 	if err != nil {
 		return outbox.Pruned{}, err
 	}
-	return pruned, nil
+	step.Events = len(step.prunable)
+	return step.Pruned, nil
 }
 
-// pruneBound is what may be deleted: up to last (NULL: nothing) and older than the
-// retention in microseconds.
-type pruneBound struct {
-	last      sql.Null[int64]
-	retention int64
-	abandoned []string
+// pruneStep is what a call of PruneLog is to delete, and what it returns.
+type pruneStep struct {
+	outbox.Pruned
+
+	prunable []int64
 }
 
-func readPruneBound(ctx context.Context, tx *sql.Tx, abandonAfter time.Duration) (bound pruneBound, err error) {
-	if err := tx.QueryRowContext(ctx, passed, microseconds(abandonAfter)).Scan(&bound.last, &bound.retention); err != nil {
-		return bound, failed("prune log", err)
-	}
-	bound.abandoned, err = column[string](ctx, tx, abandoned+` ORDER BY r.name`, microseconds(abandonAfter))
+func lookForPrunable(ctx context.Context, tx *sql.Tx, after int64, limit int, abandonAfter time.Duration) (step pruneStep, err error) {
+	step.Abandoned, err = column[string](ctx, tx, abandoned+` ORDER BY r.name`, microseconds(abandonAfter))
 	if err != nil {
-		return bound, failed("prune log", err)
+		return step, err
 	}
-	return bound, nil
+	rows, err := tx.QueryContext(ctx, prunable, microseconds(abandonAfter), after, limit)
+	if err != nil {
+		return step, err
+	}
+	defer func() { _ = rows.Close() }()
+	var last int64
+	someOld := false
+	for rows.Next() {
+		var old, mayGo bool
+		if err := rows.Scan(&last, &old, &mayGo); err != nil {
+			return step, err
+		}
+		step.Looked++
+		someOld = someOld || old
+		if mayGo {
+			step.prunable = append(step.prunable, last)
+		}
+	}
+	if someOld && step.Looked == limit {
+		step.Next = last
+	}
+	return step, rows.Err()
 }

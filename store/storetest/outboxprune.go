@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -52,7 +53,7 @@ func pruneLogRules[Tx any]() []outboxRule[Tx] {
 			a.catchUp()
 			f.commit(open)
 			f.db.Age(f.T, old)
-			pruned, err := f.store.PruneLog(f.Context(), 100, abandonAfter)
+			pruned, err := f.store.PruneLog(f.Context(), 0, 100, abandonAfter)
 			f.must("prune", err)
 			a.wantCaughtUp("open")
 			f.wantPruned(100, 2-pruned.Events)
@@ -97,6 +98,60 @@ func pruneLogRules[Tx any]() []outboxRule[Tx] {
 			f.wantPruned(10, 10)
 			f.wantPruned(10, 5)
 			f.wantPruned(10, 0)
+		}},
+		{"HeldUpLaneKeepsItsOwnEventsOnly", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 60, 20)...)
+			held := a.readAllBut(1)
+			f.db.Age(f.T, old)
+			f.wantPass(2, 60-len(held), 60)
+			f.wantPass(2, 0, len(held))
+			a.wantCaughtUp(held...)
+			f.wantPass(2, len(held), len(held))
+		}},
+		{"RelayFarBehindInOneLaneKeepsItsEventsOnly", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay, other.Lanes = "other", 7 // its lanes have other events
+			a, b := f.start("a", registration()), f.start("b", other)
+			f.append(numbered("m", 60, 20)...)
+			a.catchUp()
+			held := b.readAllBut(5)
+			f.append(numbered("unread", 5, 5)...)
+			a.catchUp()
+			f.db.Age(f.T, old)
+			f.append(numbered("young", 25, 5)...)
+			a.catchUp()
+			// What one lane holds back, what no lane of it has passed, and what is too young.
+			pruned, _ := f.pass(2)
+			if want := 60 - len(held); pruned != want {
+				f.Errorf("pruned are %d events, want %d", pruned, want)
+			}
+			b.wantCaughtUp(append(append(held, idsOfMessages(numbered("unread", 5, 5))...), idsOfMessages(numbered("young", 25, 5))...)...)
+		}},
+		{"WhatIsSetAsideIsLookedAtOnceInAPass", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 40, 40)...)
+			a.save(asidesOf(a.read()[:30], outbox.Dead, 0), nil)
+			f.db.Age(f.T, old)
+			f.wantPass(10, 10, 40)
+			f.wantPass(10, 0, 30)
+		}},
+		{"PassEndsWithAStepOfTheYoung", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("m", 15, 5)...)
+			f.db.Age(f.T, old)
+			f.append(numbered("young", 50, 5)...)
+			a.catchUp()
+			f.wantPass(10, 15, 30)
+			f.wantPass(10, 0, 10)
+		}},
+		{"PassWithoutALimitIsRefused", func(f *outboxFixture[Tx]) {
+			f.start("a", registration())
+			for _, limit := range []int{0, -1} {
+				if pruned, err := f.store.PruneLog(f.Context(), 0, limit, abandonAfter); err == nil || !strings.Contains(err.Error(), "limit") {
+					f.Errorf("with a limit of %d: %+v, %v", limit, pruned, err)
+				}
+			}
 		}},
 		{"RelayWithoutInstancesIsPassedOverAfterAWhile", abandonedRelay[Tx]},
 		{"RelayThatNeverRanIsPassedOverAfterAWhile", func(f *outboxFixture[Tx]) {
@@ -163,12 +218,57 @@ func pruneLogRules[Tx any]() []outboxRule[Tx] {
 
 func (f *outboxFixture[Tx]) wantPruned(limit, want int) outbox.Pruned {
 	f.Helper()
-	pruned, err := f.store.PruneLog(f.Context(), limit, abandonAfter)
+	pruned, err := f.store.PruneLog(f.Context(), 0, limit, abandonAfter)
 	f.must("prune", err)
 	if pruned.Events != want {
 		f.Fatalf("pruned %+v, want %d events", pruned, want)
 	}
 	return pruned
+}
+
+// readAllBut reads and saves what all other lanes have, and returns what stays in this
+// one: more than a pass with a limit of 2 sees in one step.
+func (i *instance[Tx]) readAllBut(lane int) (held []string) {
+	i.f.Helper()
+	for _, event := range i.read() {
+		if event.Lane == lane {
+			held = append(held, event.ID)
+		}
+	}
+	if len(held) <= 2 {
+		i.f.Fatalf("in lane %d are %q only", lane, held)
+	}
+	others := slices.DeleteFunc(i.lanes(), func(l int) bool { return l == lane })
+	i.settleLanes(i.progress(others...), nil, nil)
+	return held
+}
+
+// pass goes over the log once, and returns how many events were deleted and looked at.
+func (f *outboxFixture[Tx]) pass(limit int) (pruned, looked int) {
+	f.Helper()
+	for after := int64(0); ; {
+		step, err := f.store.PruneLog(f.Context(), after, limit, abandonAfter)
+		f.must("prune", err)
+		pruned += step.Events
+		looked += step.Looked
+		if step.Events < 0 || step.Events > step.Looked || step.Looked > limit {
+			f.Fatalf("with a limit of %d: %+v", limit, step)
+		}
+		if step.Next == 0 {
+			return pruned, looked
+		}
+		if step.Next <= after || step.Looked == 0 {
+			f.Fatalf("behind %d: %+v", after, step)
+		}
+		after = step.Next
+	}
+}
+
+func (f *outboxFixture[Tx]) wantPass(limit, pruned, looked int) {
+	f.Helper()
+	if gotPruned, gotLooked := f.pass(limit); gotPruned != pruned || gotLooked != looked {
+		f.Fatalf("pruned are %d events of %d that were looked at, want %d of %d", gotPruned, gotLooked, pruned, looked)
+	}
 }
 
 func abandonedRelay[Tx any](f *outboxFixture[Tx]) {
@@ -182,7 +282,7 @@ func abandonedRelay[Tx any](f *outboxFixture[Tx]) {
 	b.move(events.End, b.lanes()...)
 	b.save(asidesOf(events.Events[:1], outbox.Dead, 0), nil)
 	f.db.Age(f.T, abandonAfter-time.Hour)
-	first, err := f.store.PruneLog(f.Context(), 100, abandonAfter)
+	first, err := f.store.PruneLog(f.Context(), 0, 100, abandonAfter)
 	if err != nil || first.Events > 1 || len(first.Abandoned) != 0 {
 		f.Errorf("pruned %+v, %v", first, err)
 	}
@@ -216,7 +316,7 @@ func logPrunersAtOnce[Tx any](f *outboxFixture[Tx]) {
 		all.Go(func() {
 			// Zero may mean that another one is at work: a fixed number of calls.
 			for range 10 {
-				pruned, err := store.PruneLog(f.Context(), 7, abandonAfter)
+				pruned, err := store.PruneLog(f.Context(), 0, 7, abandonAfter)
 				if err != nil || pruned.Events > 7 {
 					f.Errorf("pruned %+v, %v", pruned, err)
 					return
