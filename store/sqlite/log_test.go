@@ -286,19 +286,6 @@ func TestEventsOfAStoreThatIsClosedAreUnavailable(t *testing.T) {
 	wantIs(t, store.Register(t.Context(), oneLane()), idempotency.ErrUnavailable)
 }
 
-func TestLanesBeyondTheSlotsAreRefused(t *testing.T) {
-	t.Parallel()
-	store := newDatabase(t).open(t, time.Minute)
-	if err := store.Register(t.Context(), oneLane()); err != nil {
-		t.Fatal(err)
-	}
-	for _, lanes := range []int{0, -1, 1025} {
-		if err := store.ChangeLanes(t.Context(), "events", lanes); err == nil || !strings.Contains(err.Error(), "1024") {
-			t.Errorf("%d lanes: %v", lanes, err)
-		}
-	}
-}
-
 // TestEventThatWasDeletedWhileItWasSetAside is a dead letter, and holds up its lane no longer.
 func TestEventThatWasDeletedWhileItWasSetAside(t *testing.T) {
 	t.Parallel()
