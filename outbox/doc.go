@@ -76,7 +76,8 @@
 //	what happened                             attempt?  what follows
 //	publisher acknowledges                    –         the position passes
 //	publisher returns ErrUnavailable, its     no        lane waits with backoff, then the same events again;
-//	  deadline or its context ends, or panics           its other lanes go on
+//	  deadline or its context ends, it panics           its other lanes go on
+//	  or calls runtime.Goexit
 //	publisher returns ErrPermanent            –         dead at once
 //	publisher returns another error           yes       retrying; dead after MaxAttempts
 //	no route for the topic                    yes       as another error

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -146,7 +147,11 @@ func TestDeadlineOfACallIsAnOutage(t *testing.T) {
 
 func TestMisbehavingPublisherIsAnOutage(t *testing.T) {
 	for name, misbehave := range map[string]func(events []outbox.Event) []error{
-		"panics":            func([]outbox.Event) []error { panic("boom") },
+		"panics": func([]outbox.Event) []error { panic("boom") },
+		"ends its goroutine": func([]outbox.Event) []error {
+			runtime.Goexit()
+			return nil
+		},
 		"one result short":  func(events []outbox.Event) []error { return make([]error, len(events)-1) },
 		"no results":        func([]outbox.Event) []error { return nil },
 		"one too many":      func(events []outbox.Event) []error { return make([]error, len(events)+1) },
@@ -168,6 +173,9 @@ func TestMisbehavingPublisherIsAnOutage(t *testing.T) {
 				f.pass(time.Minute)
 				f.wantSent("a1", "a2")
 				i.stop()
+				if name == "ends its goroutine" && !strings.Contains(f.logs.String(), "Goexit") {
+					f.Errorf("the log says nothing of the end:\n%s", f.logs.String())
+				}
 				if name == "panics" && !strings.Contains(f.logs.String(), "boom") {
 					f.Errorf("the log says nothing of the panic:\n%s", f.logs.String())
 				}

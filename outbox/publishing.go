@@ -201,14 +201,18 @@ func (in *instance) start(term context.Context, c *call, now time.Time) {
 	in.stripes[c.stripe] = c
 	in.inFlight++
 	go func() {
+		defer func() { in.results <- c }() // has room for all
 		in.publish(ctx, c)
-		in.results <- c // has room for all
 	}()
 }
 
 // publish calls the publisher. It runs beside the instance, and touches the call only.
 func (in *instance) publish(ctx context.Context, c *call) {
-	results := publishSafely(ctx, in.publisher, c.events)
+	publishSafely(ctx, in.publisher, c.events, func(results []error) { c.finish(ctx, results) })
+}
+
+// finish notes what the results mean.
+func (c *call) finish(ctx context.Context, results []error) {
 	for _, err := range results {
 		if err != nil {
 			c.failed = true
@@ -227,20 +231,28 @@ func (in *instance) publish(ctx context.Context, c *call) {
 	c.cancel()
 }
 
-// publishSafely has one result for each event, whatever the publisher does.
-func publishSafely(ctx context.Context, publisher Publisher, events []Event) (results []error) {
+// publishSafely calls settle with one result for each event, whatever the publisher does:
+// also when it ends the goroutine, which does not return from here then.
+func publishSafely(ctx context.Context, publisher Publisher, events []Event, settle func(results []error)) {
+	var results []error
 	defer func() {
-		if value := recover(); value != nil {
+		switch value := recover(); {
+		case value != nil:
 			results = allFailed(len(events), &panicError{value: fmt.Sprint(value), stack: string(debug.Stack())})
+		case results == nil:
+			results = allFailed(len(events), errExited)
 		}
+		settle(results)
 	}()
-	results = publisher.Publish(ctx, events)
-	if len(results) != len(events) {
-		return allFailed(len(events), fmt.Errorf("%w: the publisher returned %d results for %d events: it must return one for each",
-			ErrUnavailable, len(results), len(events)))
+	returned := publisher.Publish(ctx, events)
+	if len(returned) != len(events) {
+		returned = allFailed(len(events), fmt.Errorf("%w: the publisher returned %d results for %d events: it must return one for each",
+			ErrUnavailable, len(returned), len(events)))
 	}
-	return results
+	results = returned
 }
+
+var errExited = fmt.Errorf("%w: the publisher ended its goroutine with runtime.Goexit (t.FailNow does that too): it must return errors instead", ErrUnavailable)
 
 // panicError: a publisher that panicked has left it unknown what was sent.
 type panicError struct{ value, stack string }

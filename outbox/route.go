@@ -110,9 +110,11 @@ func (r *router) Publish(ctx context.Context, events []Event) []error {
 					part, places = append(part, events[i]), append(places, i)
 				}
 			}
-			for i, err := range publishSafely(ctx, r.routes[way].Publisher, part) {
-				results[places[i]] = err
-			}
+			publishSafely(ctx, r.routes[way].Publisher, part, func(parts []error) {
+				for i, err := range parts {
+					results[places[i]] = err
+				}
+			})
 		})
 	}
 	calls.Wait()

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,14 +88,16 @@ func TestRoutesSplitACallAndKeepOrderAndResults(t *testing.T) {
 	}
 }
 
-// A destination that panics leaves it open what it sent, and fails no other.
+// A destination that does not return leaves it open what it sent, and fails no other.
 func TestRoutesKeepDestinationsApart(t *testing.T) {
 	t.Parallel()
-	good, bad := &fakeBroker{}, &fakeBroker{whole: func(context.Context, []outbox.Event) []error { panic("boom") }}
-	routes := outbox.Routes(outbox.Route{Topics: []string{"good"}, Publisher: good}, outbox.Route{Topics: []string{"bad"}, Publisher: bad})
-	results := routes.Publish(t.Context(), []outbox.Event{{Message: outbox.Message{Topic: "bad"}}, {Message: outbox.Message{Topic: "good"}}})
-	if !errors.Is(results[0], outbox.ErrUnavailable) || results[1] != nil {
-		t.Errorf("results are %v", results)
+	for name, end := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
+		good, bad := &fakeBroker{}, &fakeBroker{whole: func(context.Context, []outbox.Event) []error { end(); return nil }}
+		routes := outbox.Routes(outbox.Route{Topics: []string{"good"}, Publisher: good}, outbox.Route{Topics: []string{"bad"}, Publisher: bad})
+		results := routes.Publish(t.Context(), []outbox.Event{{Message: outbox.Message{Topic: "bad"}}, {Message: outbox.Message{Topic: "good"}}})
+		if !errors.Is(results[0], outbox.ErrUnavailable) || results[1] != nil {
+			t.Errorf("%s: results are %v", name, results)
+		}
 	}
 }
 
