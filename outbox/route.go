@@ -103,13 +103,13 @@ func (r *router) Publish(ctx context.Context, events []Event) []error {
 		if count == 0 {
 			continue
 		}
-		calls.Go(func() {
-			part, places := make([]Event, 0, count), make([]int, 0, count)
-			for i := range events {
-				if ways[i] == way {
-					part, places = append(part, events[i]), append(places, i)
-				}
+		part, places := make([]Event, 0, count), make([]int, 0, count)
+		for i := range events {
+			if ways[i] == way {
+				part, places = append(part, events[i]), append(places, i)
 			}
+		}
+		calls.Go(func() {
 			publishSafely(ctx, r.routes[way].Publisher, part, func(parts []error) {
 				for i, err := range parts {
 					results[places[i]] = err

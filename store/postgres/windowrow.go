@@ -74,7 +74,7 @@ func inBinary(fields []pgconn.FieldDescription) bool {
 }
 
 func int64Of(value []byte) int64 {
-	return int64(binary.BigEndian.Uint64(value)) //nolint:gosec // Its bits are those of a signed number.
+	return int64(binary.BigEndian.Uint64(value))
 }
 
 func nullableInt64(value []byte) *int64 {
