@@ -147,6 +147,11 @@ var wholeTable = regexp.MustCompile(`Seq Scan on (record|attempt|dead_letter|par
 // explain prepares the statement as the store does, and returns its plan.
 func explain(t *testing.T, admin *pgxpool.Pool, mode string, q pgx.TraceQueryStartData) string {
 	t.Helper()
+	return explainBy(t, admin, `EXPLAIN`, mode, q)
+}
+
+func explainBy(t *testing.T, admin *pgxpool.Pool, verb, mode string, q pgx.TraceQueryStartData) string {
+	t.Helper()
 	ctx := t.Context()
 	tx, err := admin.Begin(ctx)
 	if err != nil {
@@ -174,7 +179,7 @@ func explain(t *testing.T, admin *pgxpool.Pool, mode string, q pgx.TraceQuerySta
 			t.Fatalf("%s: %v", statement, err)
 		}
 	}
-	rows, _ := tx.Query(ctx, `EXPLAIN EXECUTE explained(`+strings.Join(values, ", ")+`)`, pgx.QueryExecModeSimpleProtocol)
+	rows, _ := tx.Query(ctx, verb+` EXECUTE explained(`+strings.Join(values, ", ")+`)`, pgx.QueryExecModeSimpleProtocol)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatalf("explain %s: %v", q.SQL, err)

@@ -9,9 +9,14 @@ import (
 )
 
 // dueSQL reads what was set aside and is due, by the index aside_due, for each lane by
-// itself: others may have more than all of these. What is behind a retrying event comes
-// by aside_key, the events by outbox_pkey. One that somebody has deleted from the
-// log comes without its contents.
+// itself, and of each a share: others may have more than all of these. Of those that are not due,
+// hundreds of thousands perhaps, it looks at the first one of each lane. What is behind a
+// retrying event comes by aside_key, the events by outbox_pkey. One that somebody has
+// deleted from the log comes without its contents.
+//
+// {share} is a number, and no larger than it must be, for the planner: of eight thousand rows of each
+// lane it expects so much that it would compile the statement to machine code each time, which
+// takes a hundred times as long as finding nothing.
 //
 // The last row has the number 0 and says when the first of the others is due.
 //
@@ -19,16 +24,24 @@ import (
 const dueSQL = `
 WITH hex AS MATERIALIZED (
 	SELECT ` + hexSQL + `
+), clock AS MATERIALIZED (
+	SELECT pg_catalog.clock_timestamp() AS now
 ), candidate AS MATERIALIZED (
-	SELECT a.*, pg_catalog.row_number() OVER (ORDER BY a.due_at, a.number) AS place, a.due_at <= (SELECT pg_catalog.clock_timestamp()) AS is_due
+	SELECT a.*, pg_catalog.row_number() OVER (ORDER BY a.due_at, a.number) AS place,
+		pg_catalog.row_number() OVER (PARTITION BY a.lane ORDER BY a.due_at, a.number) AS place_in_lane,
+		a.due_at <= (SELECT now FROM clock) AS is_due
 	FROM hex, pg_catalog.unnest($2::text::integer[]) AS n (lane)
 	CROSS JOIN LATERAL (
-		SELECT a.number, a.lane, a.state, a.key_hash, a.due_at, a.attempts, a.error FROM {schema}.aside a
-		WHERE a.relay = $1::text AND a.lane = n.lane AND a.due_at IS NOT NULL
-		ORDER BY a.relay, a.lane, a.due_at LIMIT {limit} + 1
+		(SELECT a.number, a.lane, a.state, a.key_hash, a.due_at, a.attempts, a.error FROM {schema}.aside a
+		WHERE a.relay = $1::text AND a.lane = n.lane AND a.due_at <= (SELECT now FROM clock)
+		ORDER BY a.relay, a.lane, a.due_at LIMIT {share} + 1)
+		UNION ALL
+		(SELECT a.number, a.lane, a.state, a.key_hash, a.due_at, a.attempts, a.error FROM {schema}.aside a
+		WHERE a.relay = $1::text AND a.lane = n.lane AND a.due_at > (SELECT now FROM clock)
+		ORDER BY a.relay, a.lane, a.due_at LIMIT 1)
 	) a
 ), due AS MATERIALIZED (
-	SELECT c.* FROM candidate c WHERE c.is_due AND c.place <= $3::bigint
+	SELECT c.* FROM candidate c WHERE c.is_due AND c.place <= $3::bigint AND c.place_in_lane <= {share}
 ), listed AS (
 	SELECT d.place, false AS waited, d.number FROM due d
 	UNION ALL
@@ -56,8 +69,11 @@ UNION ALL
 SELECT 0, 0, '', '', NULL, NULL, NULL, 0, (
 		SELECT (pg_catalog.date_part('epoch', pg_catalog.min(c.due_at) OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())
 			OPERATOR(pg_catalog.*) 1000000)::bigint
-		FROM candidate c WHERE NOT c.is_due OR c.place > $3::bigint
+		FROM candidate c WHERE NOT c.is_due OR c.place > $3::bigint OR c.place_in_lane > {share}
 	), NULL, false, 0, '', '', 0, '', NULL, NULL, 0, true`
+
+// minDueShare makes one call of a few events of many lanes.
+const minDueShare = 64
 
 // Due implements outbox.RelayStore.
 func (d *Database[Tx]) Due(ctx context.Context, relay string, lanes []int, limit, maxBytes int) (outbox.Due, error) {
@@ -67,7 +83,8 @@ func (d *Database[Tx]) Due(ctx context.Context, relay string, lanes []int, limit
 	var due outbox.Due
 	var r asideRow
 	fits, cut := false, false
-	statement := d.sql(strings.NewReplacer("{event}", asideEvent, "{columns}", asideColumns, "{size}", eventSize, "{limit}", planLimit(limit)).Replace(dueSQL))
+	statement := d.sql(strings.NewReplacer("{event}", asideEvent, "{columns}", asideColumns, "{size}", eventSize,
+		"{limit}", planLimit(limit), "{share}", planLimit(dueShare(limit, len(lanes)))).Replace(dueSQL))
 	args := []any{relay, lanesLiteral(lanes), int64(limit), int64(max(maxBytes, 0))}
 	err := d.alone(ctx, "read what is due", query{statement, args, func(row scanner) error {
 		if err := row.Scan(append(r.dest(), &fits)...); err != nil {
@@ -95,4 +112,10 @@ func (d *Database[Tx]) Due(ctx context.Context, relay string, lanes []int, limit
 		due.Next = 0
 	}
 	return due, nil
+}
+
+// dueShare is how many of a lane are due at a time at most: twice what each has if all have as
+// many. What is left comes with the next call.
+func dueShare(limit, lanes int) int {
+	return min(limit, max(minDueShare, 2*limit/max(1, lanes)))
 }
