@@ -142,3 +142,20 @@ func TestIdleRelayWritesNothing(t *testing.T) {
 		t.Errorf("lease %+v, error %v, %d statements", lease, err, len(log.sent))
 	}
 }
+
+// TestReadPassesOverManyEventsOfOtherTopics: a relay whose events are large asks for few of
+// them, and should not need a statement for every few thousand of others.
+func TestReadPassesOverManyEventsOfOtherTopics(t *testing.T) {
+	t.Parallel()
+	_, admin := newDatabase(t)
+	store := postgres.New(admin)
+	execute(t, admin, `INSERT INTO onceward.outbox (topic) SELECT 'orders' FROM generate_series(1, 50000) n`)
+	publish(t, admin, store, eventsOf("mail", "m", 1)...)()
+	relay := registrationOf("mails")
+	relay.Topics = []string{"mail"}
+	f := follow(t, store, relay, "a")
+	f.limit = 64
+	if chunk := f.read(); len(chunk.Events) != 1 {
+		t.Errorf("%d events with the first statement, want the one behind 50,000 of another topic", len(chunk.Events))
+	}
+}

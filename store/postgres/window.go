@@ -91,11 +91,10 @@ WITH hex AS MATERIALIZED (SELECT ` + hexSQL + `)
 SELECT e.number, e.key, e.payload, e.headers::text FROM hex, {schema}.outbox e WHERE e.number = ANY ($1::text::bigint[])`
 
 const (
-	// spanRows is how far to look at most, in numbers, for each event that is asked
-	// for: reading on is cheap, and a relay that reads few of many topics or lanes
-	// should not need a round trip for each of them.
-	spanRows = 16
-	minSpan  = 4096
+	// span is how far to look at most, in numbers: a relay that reads few of many topics
+	// or lanes should not need a round trip for each of them. It does not follow the limit, which
+	// falls with the size of events: that says nothing of those that are passed over.
+	span = 1 << 17
 
 	// alongBytes is how large values may be, at least, that come along with their rows:
 	// what is more than the bytes asked for was sent in vain. Larger ones are asked
@@ -175,7 +174,7 @@ func (w *window) query(complete func(statement string, strength ...string) strin
 	at := w.Position
 	args := []any{
 		seenText(at.Seen), w.open.Target, at.Last, w.replay,
-		w.start(), max(minSpan, spanRows*int64(w.Limit)),
+		w.start(), int64(span),
 		int64(min(max(alongBytes, w.MaxBytes/w.Limit), math.MaxInt32)), int64(w.Limit),
 	}
 	filter := ""
