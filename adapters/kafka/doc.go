@@ -147,8 +147,12 @@
 //
 // Records are encoded here, straight into the array that is sent: with kafka-go's
 // encoder they cost eight times as much (BenchmarkEncode), and its client
-// wants a request for each partition. Against Apache Kafka on one machine with two cores, calls of
-// 1,000 events on 16 partitions were 1.3 to 3 times as fast as its Client.Produce.
+// wants a request for each partition. How it fares against kafka-go's Writer and its
+// Client.Produce is in bench/README.md (outbox-publisher).
+//
+// A consumer has a connection to the leader of each partition that it reads, twice as many
+// for the first half minute: with hundreds of partitions mind the limits of the broker and
+// of open files.
 //
 // # Limits
 //

@@ -100,7 +100,7 @@ func (b *bench) writeAtPace(ctx context.Context, topic string, total int, clock 
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				m := event(n, topic)
+				m := b.event(n, topic)
 				m.ID = outbox.NewID()
 				if err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return events.Publish(ctx, tx, m) }); err != nil {
 					return fmt.Errorf("commit an event: %w", err)

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/url"
 	"strconv"
 	"sync/atomic"
 
@@ -21,29 +24,65 @@ type bench struct {
 
 	url, addr string
 	pool      *pgxpool.Pool
+	noise     []byte
 	relays    int
 }
 
-const topic = "orders"
+const (
+	topic = "orders"
+	keys  = 1000
+)
+
+// headerNames are those that events have with -headers, in this order.
+var headerNames = [...]string{"traceparent", "tracestate", "content-type", "tenant", "schema", "origin", "correlation-id", "causation-id"}
+
+// headerValue is as long as a traceparent's.
+const headerValue = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+// noise is what payloads are cut from: PostgreSQL would compress large ones of zeros to nothing.
+func noise(payload int) []byte {
+	bytes := make([]byte, payload+keys)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(bytes)
+	return bytes
+}
 
 // event is the n-th one, the same for all sides.
-func event(n int, topic string) outbox.Message {
-	return outbox.Message{Topic: topic, Key: strconv.AppendInt(nil, int64(n%1000), 10), Payload: make([]byte, payloadBytes)}
+func (b *bench) event(n int, topic string) outbox.Message {
+	m := outbox.Message{Topic: topic, Key: strconv.AppendInt(nil, int64(n%keys), 10), Payload: b.noise[n%keys:][:b.payload]}
+	for _, name := range headerNames[:b.headers] {
+		m.Headers = append(m.Headers, outbox.Header{Name: name, Value: []byte(headerValue)})
+	}
+	return m
+}
+
+// lazily is a URL of the database whose connections do not wait for the disk when they
+// commit. Our relay does not when it saves nothing but positions: what a crash undoes is
+// published again. That is true of the others' progress as well.
+func (b *bench) lazily() (string, error) {
+	u, err := url.Parse(b.url)
+	if err != nil {
+		return "", errors.New("the server's URL is not a URL") // the error would show a password
+	}
+	query := u.Query()
+	query.Set("synchronous_commit", "off")
+	u.RawQuery = query.Encode()
+	return u.String(), nil
 }
 
 // emptyLog forgets what an earlier measurement left in the log.
 func (b *bench) emptyLog(ctx context.Context) error { return b.exec(ctx, `TRUNCATE onceward.outbox`) }
 
-// fillLog commits events in transactions of 1,000 and tells the planner of them.
+// fillLog commits events in transactions of at most 1,000 and 4 MiB, and tells the planner of them.
 func (b *bench) fillLog(ctx context.Context, topic string, events int) error {
 	if err := b.emptyLog(ctx); err != nil {
 		return err
 	}
 	publisher := outbox.New(postgres.New(b.pool))
-	for first := 0; first < events; first += 1000 {
-		messages := make([]outbox.Message, min(1000, events-first))
+	together := min(1000, 1+4<<20/(b.payload+1))
+	for first := 0; first < events; first += together {
+		messages := make([]outbox.Message, min(together, events-first))
 		for i := range messages {
-			messages[i] = event(first+i, topic)
+			messages[i] = b.event(first+i, topic)
 		}
 		err := pgx.BeginFunc(ctx, b.pool, func(tx pgx.Tx) error { return publisher.Publish(ctx, tx, messages...) })
 		if err != nil {

@@ -24,6 +24,8 @@ import (
 type settings struct {
 	rounds  int
 	events  int
+	payload int
+	headers int
 	latency time.Duration
 	idle    time.Duration
 }
@@ -32,6 +34,8 @@ func main() {
 	var s settings
 	flag.IntVar(&s.rounds, "rounds", 6, "rounds of each contest, after one to warm up")
 	flag.IntVar(&s.events, "events", 100_000, "events in the log")
+	flag.IntVar(&s.payload, "payload", 256, "bytes of payload of an event")
+	flag.IntVar(&s.headers, "headers", 0, "headers of an event, such as those of a trace context; at most 8")
 	flag.DurationVar(&s.latency, "latency", 20*time.Second, "how long latency is measured")
 	flag.DurationVar(&s.idle, "idle", 20*time.Second, "how long an idle relay is watched")
 	only := flag.String("only", "", "measure one thing: idle, publish, latency, read or kafka")
@@ -50,18 +54,20 @@ const (
 	targetWatermill  = 10  // against Watermill's forwarder
 	targetHeld       = 0.9 // with a snapshot held open against without
 	targetKafka      = 0.8 // against kafka-go producing the same bytes
+	targetPublisher  = 1   // of the publisher alone, both out of memory
 	targetP50        = 10  // ms from commit to the broker's acknowledgement
 	targetP99        = 50
 	targetPublish    = 15 // % on top of a business transaction
 	targetIdle       = 2  // statements a second
 )
 
-const (
-	payloadBytes = 256
-	lanes        = 16
-)
+const lanes = 16
 
 func run(ctx context.Context, p *servers.Program, s settings, only string) error {
+	if s.events <= 0 || s.payload < 0 || s.headers < 0 || s.headers > len(headerNames) {
+		return fmt.Errorf("-events is %d, -payload %d, -headers %d: they must be at least 1, 0 and 0, and there are %d headers",
+			s.events, s.payload, s.headers, len(headerNames))
+	}
 	url, err := p.Postgres(ctx)
 	if err != nil {
 		return err
@@ -78,10 +84,11 @@ func run(ctx context.Context, p *servers.Program, s settings, only string) error
 	if err := postgres.New(pool).Migrate(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	b := &bench{settings: s, url: url, addr: addr, pool: pool}
+	b := &bench{settings: s, url: url, addr: addr, pool: pool, noise: noise(s.payload)}
 
 	fmt.Printf("PostgreSQL with fsync=on, synchronous_commit=on; Apache Kafka on one node, acks=all;\n"+
-		"%d events with %d bytes of payload and 1,000 keys; %d rounds a side, order swapped every round.\n", s.events, payloadBytes, s.rounds)
+		"%d events with %d bytes of payload, %d headers and 1,000 keys; %d rounds a side, order swapped every round.\n",
+		s.events, s.payload, s.headers, s.rounds)
 
 	var figures figure.Figures
 	for _, m := range []struct {

@@ -18,10 +18,13 @@ import (
 const (
 	partitions     = 16
 	produceOurs    = "log to Kafka, our relay"
+	produceMemory  = "our publisher, from memory"
 	produceWriter  = "kafka.Writer, from memory"
 	produceProduce = "kafka.Client.Produce, from memory"
 	// produceBatch is the batch of both direct producers, for each partition.
 	produceBatch = 1000
+	// produceCall is how many events the Writer and our publisher get at a time.
+	produceCall = partitions * produceBatch
 )
 
 // producing compares the way from the log into Kafka with kafka-go producing the
@@ -33,7 +36,7 @@ func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figu
 	}
 	events := make([]outbox.Message, b.events)
 	for n := range events {
-		events[n] = event(n, target)
+		events[n] = b.event(n, target)
 		events[n].ID = outbox.NewID()
 	}
 	publisher, err := b.publisher(ctx)
@@ -44,6 +47,7 @@ func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figu
 	result, err := contest.Run(ctx, b.rounds,
 		contest.Side{Name: produceWriter, Run: b.produceWriter(target, events)},
 		contest.Side{Name: produceOurs, Run: func(ctx context.Context, _ int) (contest.Sample, error) { return b.publishLog(ctx, publisher) }},
+		contest.Side{Name: produceMemory, Run: b.produceFromMemory(publisher, events)},
 		contest.Side{Name: produceProduce, Run: b.produceDirectly(target, events)},
 	)
 	if err != nil {
@@ -52,6 +56,7 @@ func (b *bench) producing(ctx context.Context, p *servers.Program, figures *figu
 	printTable("into Kafka with acks=all, 16 partitions", result)
 	figures.Ratio("outbox-kafka", result.Ratio(produceOurs, produceWriter), targetKafka)
 	figures.OwnRatio("outbox-kafka-vs-produce", result.Ratio(produceOurs, produceProduce), targetKafka)
+	figures.OwnRatio("outbox-publisher", result.Ratio(produceMemory, produceWriter), targetPublisher)
 	return nil
 }
 
@@ -65,15 +70,34 @@ func (b *bench) produceWriter(target string, events []outbox.Message) func(conte
 		}
 		defer writer.Close()
 		return contest.Measure(func() (int, error) {
-			const call = partitions * produceBatch
-			for first := 0; first < len(events); first += call {
-				part := events[first:min(first+call, len(events))]
+			for first := 0; first < len(events); first += produceCall {
+				part := events[first:min(first+produceCall, len(events))]
 				messages := make([]kafka.Message, len(part))
 				for i, e := range part {
-					messages[i] = kafka.Message{Key: e.Key, Value: e.Payload, Headers: []kafka.Header{{Key: outbox.HeaderID, Value: []byte(e.ID)}}}
+					messages[i] = kafka.Message{Key: e.Key, Value: e.Payload, Headers: headersOf(e)}
 				}
 				if err := writer.WriteMessages(ctx, messages...); err != nil {
 					return first, fmt.Errorf("write: %w", err)
+				}
+			}
+			return len(events), nil
+		})
+	}
+}
+
+// produceFromMemory is our publisher without the relay: what of its rate the log costs.
+func (b *bench) produceFromMemory(publisher outbox.Publisher, events []outbox.Message) func(context.Context, int) (contest.Sample, error) {
+	return func(ctx context.Context, _ int) (contest.Sample, error) {
+		return contest.Measure(func() (int, error) {
+			for first := 0; first < len(events); first += produceCall {
+				part := make([]outbox.Event, min(produceCall, len(events)-first))
+				for i := range part {
+					part[i] = outbox.Event{Message: events[first+i], CreatedAt: time.Now()}
+				}
+				for _, err := range publisher.Publish(ctx, part) {
+					if err != nil {
+						return first, fmt.Errorf("publish: %w", err)
+					}
 				}
 			}
 			return len(events), nil
@@ -116,7 +140,7 @@ func produceAll(ctx context.Context, client *kafka.Client, target string, partit
 		for i, e := range part {
 			records[i] = kafka.Record{
 				Time: now, Key: kafka.NewBytes(e.Key), Value: kafka.NewBytes(e.Payload),
-				Headers: []kafka.Header{{Key: outbox.HeaderID, Value: []byte(e.ID)}},
+				Headers: headersOf(e),
 			}
 		}
 		response, err := client.Produce(ctx, &kafka.ProduceRequest{
@@ -130,4 +154,14 @@ func produceAll(ctx context.Context, client *kafka.Client, target string, partit
 		}
 	}
 	return nil
+}
+
+// headersOf are what our publisher writes.
+func headersOf(e outbox.Message) []kafka.Header {
+	headers := make([]kafka.Header, 0, 1+len(e.Headers))
+	headers = append(headers, kafka.Header{Key: outbox.HeaderID, Value: []byte(e.ID)})
+	for _, h := range e.Headers {
+		headers = append(headers, kafka.Header{Key: h.Name, Value: h.Value})
+	}
+	return headers
 }

@@ -43,7 +43,7 @@ func (b *bench) publishCost(ctx context.Context, _ *servers.Program, figures *fi
 		return contest.Side{Name: name, Run: func(ctx context.Context, round int) (contest.Sample, error) {
 			return contest.Measure(func() (int, error) {
 				for n := range transactions {
-					if err := business(ctx, pool, round*transactions+n, publish); err != nil {
+					if err := b.business(ctx, pool, round*transactions+n, publish); err != nil {
 						return n, err
 					}
 				}
@@ -70,7 +70,7 @@ func (b *bench) publishCost(ctx context.Context, _ *servers.Program, figures *fi
 	return nil
 }
 
-func business(ctx context.Context, pool *pgxpool.Pool, n int, publish func(ctx context.Context, tx pgx.Tx, m outbox.Message) error) error {
+func (b *bench) business(ctx context.Context, pool *pgxpool.Pool, n int, publish func(ctx context.Context, tx pgx.Tx, m outbox.Message) error) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		var balance int64
 		if err := tx.QueryRow(ctx, `SELECT balance FROM account WHERE id = $1 FOR UPDATE`, n%1000).Scan(&balance); err != nil {
@@ -82,7 +82,7 @@ func business(ctx context.Context, pool *pgxpool.Pool, n int, publish func(ctx c
 		if _, err := tx.Exec(ctx, `UPDATE account SET balance = $2 WHERE id = $1`, n%1000, balance+int64(n)); err != nil {
 			return err
 		}
-		return publish(ctx, tx, event(n, "publish-cost"))
+		return publish(ctx, tx, b.event(n, "publish-cost"))
 	})
 	if err != nil {
 		return fmt.Errorf("business transaction: %w", err)

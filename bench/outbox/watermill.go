@@ -53,7 +53,7 @@ func (b *bench) newForwarder(ctx context.Context, events int) (*watermillForward
 			}
 			messages := make([]*message.Message, 0, 100)
 			for n := first; n < min(first+100, events); n++ {
-				m := messageOf(n)
+				m := b.messageOf(n)
 				m.SetContext(ctx)
 				messages = append(messages, m)
 			}
@@ -66,9 +66,13 @@ func (b *bench) newForwarder(ctx context.Context, events int) (*watermillForward
 	return f, b.exec(ctx, `VACUUM ANALYZE`)
 }
 
-func messageOf(n int) *message.Message {
-	m := message.NewMessage(watermill.NewUUID(), make([]byte, payloadBytes))
-	m.Metadata.Set("key", strconv.Itoa(n%1000))
+func (b *bench) messageOf(n int) *message.Message {
+	e := b.event(n, topic)
+	m := message.NewMessage(watermill.NewUUID(), e.Payload)
+	m.Metadata.Set("key", string(e.Key))
+	for _, h := range e.Headers {
+		m.Metadata.Set(h.Name, string(h.Value))
+	}
 	return m
 }
 
@@ -83,7 +87,11 @@ func (f *watermillForwarder) subscriber(db sql.Beginner, group string) (*sql.Sub
 
 // round reads the whole table as a new consumer group.
 func (f *watermillForwarder) round(ctx context.Context, round int) (contest.Sample, error) {
-	pool, err := dbpool.Open(ctx, f.b.url, 2, nil)
+	url, err := f.b.lazily()
+	if err != nil {
+		return contest.Sample{}, err
+	}
+	pool, err := dbpool.Open(ctx, url, 2, nil)
 	if err != nil {
 		return contest.Sample{}, err
 	}
