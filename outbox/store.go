@@ -48,9 +48,10 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	Leave(ctx context.Context, relay, instance string) error
 
 	// Held returns what is set aside in the lanes and has a say in what may be
-	// published: Retrying and Skipped events, one for each key that has
+	// published: Retrying and Skipped events, with ParkKey one for each key that has
 	// Retrying, Behind or Dead ones, and in whatever state those that are Ahead.
-	// Each event comes once. Attempts and Error may be left out.
+	// Each event comes once. Attempts and Error may be left out, and with BlockLane one
+	// for each key may come as well.
 	Held(ctx context.Context, relay string, lanes []int) ([]Aside, error)
 
 	// Read returns the next events of the lanes, all of which stand at Position.

@@ -127,7 +127,8 @@ func (d *Database[Tx]) promote(ctx context.Context, r runner, relay string, keys
 }
 
 // heldSQL reads what holds up others or is to be passed, by the index aside_key: all
-// retrying and skipped events, and one of each key that has others. And what is ahead of
+// retrying and skipped events and, if the relay parks keys, one of each key that has others: dead
+// letters of years may stand there, which hold up nobody else. And what is ahead of
 // its lane: it stands behind what any of the lanes has looked at as a whole, by aside_pkey,
 // or belongs to a transaction that a lane saw in progress, by outbox_xid. What is
 // delayed and was passed can be a lot, and is not looked at.
@@ -161,6 +162,7 @@ UNION ALL
 (SELECT DISTINCT ON (a.lane, a.key_hash) a.number, a.lane, a.state, a.key_hash, a.attempts, NULL::bigint, false
 FROM {schema}.aside a
 WHERE a.relay = $1::text AND a.lane = ANY ($2::text::integer[]) AND a.state IN ('behind', 'dead') AND a.key_hash IS NOT NULL
+AND (SELECT r.policy = 'park_key' FROM {schema}.relay r WHERE r.name = $1::text)
 AND a.number NOT IN (SELECT h.number FROM ahead h)
 ORDER BY a.lane, a.key_hash, a.number)
 UNION ALL

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -99,5 +100,34 @@ func TestLaneWithMoreThanItsShareThatIsDueGoesOnWithTheNextCall(t *testing.T) {
 	}
 	if strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("%d of %d came, in this order: %v", len(got), events, got)
+	}
+}
+
+// An instance that takes lanes has 10 seconds to find out what they hold. Without ParkKey
+// dead letters hold up nobody, however many have come together.
+func TestDeadLettersOfARelayThatParksNoKeysAreNotReadAtItsStart(t *testing.T) {
+	t.Parallel()
+	_, admin := newDatabase(t)
+	store := postgres.New(admin)
+	for policy, want := range map[outbox.Policy]int{outbox.BlockLane: 1, outbox.ParkKey: 3} {
+		relay := registrationOf(string(policy))
+		relay.Policy = policy
+		f := follow(t, store, relay, "a")
+		messages := eventsOf("orders", string(policy), 3)
+		for i := range messages {
+			messages[i].Key = []byte{byte(i)}
+		}
+		publish(t, admin, store, messages...)()
+		var aside []outbox.Aside
+		for _, e := range f.read().Events {
+			aside = append(aside, outbox.Aside{Number: e.Number, Lane: e.Lane, State: outbox.Dead, KeyHash: e.ID, Attempts: 10})
+		}
+		last := &aside[len(aside)-1]
+		last.State, last.After = outbox.Retrying, time.Hour
+		f.save(aside...)
+		held, err := store.Held(t.Context(), relay.Relay, []int{0, 1, 2, 3})
+		if err != nil || len(held) < want || policy == outbox.BlockLane && len(held) != want {
+			t.Errorf("%s: %d are held, want %d; error %v", policy, len(held), want, err)
+		}
 	}
 }
