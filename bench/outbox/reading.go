@@ -46,6 +46,7 @@ func (b *bench) readingLog(ctx context.Context, _ *servers.Program, figures *fig
 	figures.Ratio("outbox-read", result.Ratio(readOurs, readSkip), targetSkipLocked)
 	figures.Ratio("outbox-read-vs-watermill", result.Ratio(readOurs, readWatermill), targetWatermill)
 	figures.Ratio("outbox-read-held", result.Ratio(readOursHeld, readOurs), targetHeld)
+	figures.OwnRatio("outbox-read-both-held", result.Ratio(readOursHeld, readSkipHeld), targetSkipLocked)
 	return nil
 }
 
