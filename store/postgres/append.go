@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -69,6 +70,11 @@ func appendSQL(messages []outbox.Message) (statement string, args []any, err err
 		return appendOneSQL, []any{m.ID, m.Topic, bytesArg(m.Key), bytesArg(m.Payload), headers, timeArg(m.DeliverAfter)}, nil
 	}
 	var ids, topics, keys, payloads, headers, dues arrayLiteral
+	payload := 0
+	for i := range messages {
+		payload += hex.EncodedLen(len(messages[i].Payload)) + len(`"\\x",`)
+	}
+	payloads.text = make([]byte, 0, payload+len(`{}`)) // at once: growing copies megabytes again and again
 	for i := range messages {
 		m := &messages[i]
 		text := ""

@@ -3,52 +3,50 @@ package postgres
 import (
 	"encoding/hex"
 	"strconv"
-	"strings"
 )
 
 // arrayLiteral builds the text form of a PostgreSQL array. A string is the one
 // form of an array that every driver and exec mode can bind; the statement casts it.
-type arrayLiteral struct{ b strings.Builder }
+type arrayLiteral struct{ text []byte }
 
 func (a *arrayLiteral) next() {
-	if a.b.Len() == 0 {
-		a.b.WriteByte('{')
+	if len(a.text) == 0 {
+		a.text = append(a.text, '{')
 	} else {
-		a.b.WriteByte(',')
+		a.text = append(a.text, ',')
 	}
 }
 
 func (a *arrayLiteral) addText(s string) {
 	a.next()
-	a.b.WriteByte('"')
+	a.text = append(a.text, '"')
 	for i := range len(s) {
 		if s[i] == '"' || s[i] == '\\' {
-			a.b.WriteByte('\\')
+			a.text = append(a.text, '\\')
 		}
-		a.b.WriteByte(s[i])
+		a.text = append(a.text, s[i])
 	}
-	a.b.WriteByte('"')
+	a.text = append(a.text, '"')
 }
 
 // addBytes adds the text form of a bytea, or an empty text for nil.
 func (a *arrayLiteral) addBytes(b []byte) {
 	a.next()
-	a.b.WriteByte('"')
+	a.text = append(a.text, '"')
 	if b != nil {
-		a.b.WriteString(`\\x`)
-		a.b.WriteString(hex.EncodeToString(b))
+		a.text = hex.AppendEncode(append(a.text, `\\x`...), b)
 	}
-	a.b.WriteByte('"')
+	a.text = append(a.text, '"')
 }
 
 func (a *arrayLiteral) addInt(n int64) {
 	a.next()
-	a.b.WriteString(strconv.FormatInt(n, 10))
+	a.text = strconv.AppendInt(a.text, n, 10)
 }
 
 func (a *arrayLiteral) String() string {
-	if a.b.Len() == 0 {
+	if len(a.text) == 0 {
 		return "{}"
 	}
-	return a.b.String() + "}"
+	return string(append(a.text, '}'))
 }
