@@ -140,13 +140,13 @@ CREATE TABLE onceward.outbox (
     xid           xid8        NOT NULL DEFAULT pg_current_xact_id(),
     -- A relay with N lanes publishes it in lane slot % N: one key is always in one lane. Without a key, any.
     slot          smallint    NOT NULL GENERATED ALWAYS AS (
-        (CASE WHEN key IS NULL THEN number ELSE hashtext(encode(key, 'hex') COLLATE "C") END & 1023)::smallint) STORED,
+        (CASE WHEN key IS NULL THEN number ELSE hashtext(encode(key, 'hex') COLLATE "C") END OPERATOR(pg_catalog.&) 1023)::smallint) STORED,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Not to be published before. NULL: at once.
     deliver_after timestamptz,
     -- The identity of the event: a UUIDv7 unless the writer has one.
     message_id    text        COLLATE "C" NOT NULL DEFAULT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
-        PLACING substring(int8send(floor(date_part('epoch', clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1), 52, 1), 53, 1), 'hex')::uuid::text,
+        PLACING substring(int8send(floor(date_part('epoch', clock_timestamp()) OPERATOR(pg_catalog.*) 1000)::bigint) FROM 3) FROM 1), 52, 1), 53, 1), 'hex')::uuid::text,
     topic         text        COLLATE "C" NOT NULL,
     -- Events with the same topic and key are published in their order. NULL: no order.
     key           bytea,

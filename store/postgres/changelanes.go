@@ -32,9 +32,9 @@ ON CONFLICT (relay, lane) DO UPDATE SET epoch = l.epoch + 1, owner = NULL, seen 
 // moveAsidesSQL puts what is set aside in the lanes where its events are now, by the
 // indexes aside_pkey and outbox_pkey.
 const moveAsidesSQL = `
-UPDATE {schema}.aside a SET lane = e.slot % r.lanes
+UPDATE {schema}.aside a SET lane = e.slot OPERATOR(pg_catalog.%) r.lanes
 FROM {schema}.outbox e, {schema}.relay r
-WHERE a.relay = $1::text AND e.number = a.number AND r.name = $1::text AND a.lane <> e.slot % r.lanes`
+WHERE a.relay = $1::text AND e.number = a.number AND r.name = $1::text AND a.lane <> e.slot OPERATOR(pg_catalog.%) r.lanes`
 
 // dropUnpassedSQL removes what was set aside and is read again.
 const dropUnpassedSQL = `

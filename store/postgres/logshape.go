@@ -26,12 +26,16 @@ WHERE n.nspname = $1::text
 GROUP BY s.seqcache, s.seqincrement, s.seqcycle`
 
 // numberDefault is what number's default must be: the transaction's number first. As
-// PostgreSQL prints it; how it prints the sequence depends on the search path.
+// PostgreSQL prints it; how it prints the sequence depends on the search path, and names
+// are quoted with quote_all_identifiers.
 //
-//nolint:gochecknoglobals // A constant in all but name.
-var numberDefault = regexp.MustCompile(
-	`^\s*CASE\s+WHEN \(pg_current_xact_id\(\) IS NOT NULL\) ` +
-		`THEN nextval\('([^']|'')*outbox_number"?'::regclass\)\s+ELSE NULL::bigint\s+END\s*$`)
+//nolint:gochecknoglobals // Constants in all but name.
+var (
+	numberDefault = regexp.MustCompile(
+		`^\s*CASE\s+WHEN \("?pg_current_xact_id"?\(\) IS NOT NULL\) ` +
+			`THEN "?nextval"?\('([^']|'')*outbox_number"?'::"?regclass"?\)\s+ELSE NULL::bigint\s+END\s*$`)
+	xidDefault = regexp.MustCompile(`^"?pg_current_xact_id"?\(\)$`)
+)
 
 // logEndSQL reads, by the indexes outbox_pkey and relay_lane_pkey, how far numbers have
 // been given and used.
@@ -67,7 +71,7 @@ func (d *Database[Tx]) refuseLog(ctx context.Context, r runner) error {
 	case !numberDefault.MatchString(number):
 		return fmt.Errorf("%w: numbers are given before transactions have theirs: ALTER TABLE %s ALTER number SET DEFAULT "+
 			"CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval(%s) END", outbox.ErrLog, table, literal(sequence))
-	case xid != "pg_current_xact_id()":
+	case !xidDefault.MatchString(xid):
 		return fmt.Errorf("%w: rows do not say which transaction wrote them: ALTER TABLE %s ALTER xid SET DEFAULT pg_current_xact_id()", outbox.ErrLog, table)
 	}
 	err = r.query(ctx, query{d.sql(logEndSQL), nil, func(row scanner) error { return row.Scan(&last, &used) }})

@@ -33,7 +33,7 @@ WITH looked AS MATERIALIZED (
 		) AS old
 	FROM (SELECT n.number, n.xid, n.slot, n.created_at FROM {schema}.outbox n WHERE n.number > $1::bigint ORDER BY n.number LIMIT {limit}) o LIMIT $2::bigint
 ), kept AS MATERIALIZED (
-	SELECT e.number FROM looked e CROSS JOIN {schema}.relay r JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot % r.lanes
+	SELECT e.number FROM looked e CROSS JOIN {schema}.relay r JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot OPERATOR(pg_catalog.%) r.lanes
 	WHERE e.old AND r.name <> ALL ($3::text::text[]) AND NOT ` + passedSQL + `
 	UNION ALL
 	SELECT a.number FROM looked e JOIN {schema}.aside a ON a.number = e.number WHERE e.old

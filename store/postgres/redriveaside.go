@@ -160,7 +160,7 @@ func (d *Database[Tx]) pass(ctx context.Context, r lockedRelay, numbers string, 
 const placeOfSQL = `
 SELECT l.lane, ` + passedSQL + `, ` + matchesSQL + `
 FROM {schema}.outbox e, {schema}.relay r, {schema}.relay_lane l
-WHERE e.number = $2::bigint AND r.name = $1::text AND l.relay = $1::text AND l.lane = e.slot % r.lanes`
+WHERE e.number = $2::bigint AND r.name = $1::text AND l.relay = $1::text AND l.lane = e.slot OPERATOR(pg_catalog.%) r.lanes`
 
 const skipSQL = `INSERT INTO {schema}.aside (relay, number, lane, state, attempts, error) VALUES ($1::text, $2::bigint, $3::integer, 'skipped', 0, '')`
 

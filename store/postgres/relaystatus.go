@@ -33,12 +33,12 @@ CROSS JOIN LATERAL (
 		(SELECT e.created_at FROM pg_catalog.pg_snapshot_xip(l.seen) AS x (xid) CROSS JOIN LATERAL (
 			SELECT e.created_at FROM {schema}.outbox e
 			WHERE (e.xid, e.number) > (x.xid, 0::bigint) AND (e.xid, e.number) <= (x.xid, start.number)
-			AND e.slot % r.lanes = l.lane AND NOT ` + passedSQL + ` AND ` + matchesSQL + `
+			AND e.slot OPERATOR(pg_catalog.%) r.lanes = l.lane AND NOT ` + passedSQL + ` AND ` + matchesSQL + `
 			ORDER BY e.xid, e.number LIMIT $2::bigint
 		) e)
 		UNION ALL
 		(SELECT e.created_at FROM {schema}.outbox e
-		WHERE e.number > start.number AND e.slot % r.lanes = l.lane AND NOT ` + passedSQL + ` AND ` + matchesSQL + `
+		WHERE e.number > start.number AND e.slot OPERATOR(pg_catalog.%) r.lanes = l.lane AND NOT ` + passedSQL + ` AND ` + matchesSQL + `
 		ORDER BY e.number LIMIT $2::bigint)
 		LIMIT $2::bigint
 	) u

@@ -53,7 +53,7 @@ UPDATE {schema}.outbox e SET xid = (
 	SELECT (coalesce(pg_catalog.bit_or(n.bit), 0) + $2::integer)::text::xid8
 	FROM pg_catalog.json_to_recordset($1::text::json) AS n (relay text, bit integer)
 	JOIN {schema}.relay r ON r.name = n.relay
-	JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot % r.lanes
+	JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot OPERATOR(pg_catalog.%) r.lanes
 	WHERE ` + matchesSQL + ` AND (NOT ` + passedSQL + ` OR e.xmin = e.xid::xid
 		AND pg_catalog.age(e.xmin) < (
 			SELECT pg_catalog.min(pg_catalog.age(c.xmin)) FROM {schema}.outbox_cluster c, pg_catalog.pg_control_system() s

@@ -7,11 +7,11 @@ CREATE TABLE {schema}.outbox (
     number        bigint      NOT NULL DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('{schema}.outbox_number') END,
     xid           xid8        NOT NULL DEFAULT pg_current_xact_id(),
     slot          smallint    NOT NULL GENERATED ALWAYS AS (
-        (CASE WHEN key IS NULL THEN number ELSE hashtext(encode(key, 'hex') COLLATE "C") END & 1023)::smallint) STORED,
+        (CASE WHEN key IS NULL THEN number ELSE hashtext(encode(key, 'hex') COLLATE "C") END OPERATOR(pg_catalog.&) 1023)::smallint) STORED,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     deliver_after timestamptz,
     message_id    text        COLLATE "C" NOT NULL DEFAULT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
-        PLACING substring(int8send(floor(date_part('epoch', clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1), 52, 1), 53, 1), 'hex')::uuid::text,
+        PLACING substring(int8send(floor(date_part('epoch', clock_timestamp()) OPERATOR(pg_catalog.*) 1000)::bigint) FROM 3) FROM 1), 52, 1), 53, 1), 'hex')::uuid::text,
     topic         text        COLLATE "C" NOT NULL,
     key           bytea,
     payload       bytea,
