@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -110,29 +109,6 @@ func TestLeaseOutlivesAnOrderlyRestart(t *testing.T) {
 		}
 	}
 	f.save()
-}
-
-// TestInstanceWithTheLanesOfYesterdayIsRefused: it would share out events by another number
-// of lanes, and pass some that are nobody's.
-func TestInstanceWithTheLanesOfYesterdayIsRefused(t *testing.T) {
-	t.Parallel()
-	_, admin := newDatabase(t)
-	zombie, store := postgres.New(admin), postgres.New(admin)
-	follow(t, zombie, registrationOf("events"), "zombie")
-	execute(t, admin, `UPDATE onceward.relay_instance SET lease_until = clock_timestamp()`)
-	if err := store.ChangeLanes(t.Context(), "events", 8); err != nil {
-		t.Fatal(err)
-	}
-	_, err := zombie.Lease(t.Context(), "events", "zombie", time.Hour)
-	wantIs(t, err, outbox.ErrSettings)
-	relay := registrationOf("events")
-	if err := zombie.Register(t.Context(), relay); !errors.Is(err, outbox.ErrSettings) {
-		t.Errorf("got %v", err)
-	}
-	relay.Lanes = 8
-	if got := len(follow(t, zombie, relay, "a").owned); got != 8 {
-		t.Errorf("%d lanes", got)
-	}
 }
 
 func TestTransactionsThatHoldEventsAreNamed(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 
 // leaseSQL prolongs a lease and takes free lanes. By parts:
 //
-//	r         the relay, if it has the lanes that the instance was registered with
+//	r         the relay, if it is what the instance was registered with: with other lanes or
+//	          topics it would pass events that are nobody's, with another policy overtake
 //	live      instances whose lease is not over: by the index relay_instance_pkey
 //	me        what was known of this instance before
 //	lease     … and now. Old leases go, so that the table stays small
@@ -25,10 +26,12 @@ import (
 //	          else find in the next call with the epoch that it knows
 //
 // All but the leases are rows of one relay: by the indexes relay_lane_pkey and
-// aside_due. $4 is 0 if the number of lanes is not known.
+// aside_due. $4 is 0 if nothing was registered here.
 const leaseSQL = `
 WITH r AS MATERIALIZED (
-	SELECT r.name, r.lanes FROM {schema}.relay r WHERE r.name = $1::text AND $4::integer IN (0, r.lanes) AND ` + homeSQL + `
+	SELECT r.name, r.lanes FROM {schema}.relay r
+	WHERE r.name = $1::text AND ` + homeSQL + ` AND ($4::integer = 0 OR r.lanes = $4::integer AND r.policy = $5::text
+		AND r.topics @> $6::text::text[] AND r.topics <@ $6::text::text[])
 ), live AS MATERIALIZED (
 	SELECT i.instance FROM {schema}.relay_instance i WHERE i.relay = $1::text AND i.lease_until > pg_catalog.clock_timestamp()
 ), me AS MATERIALIZED (
@@ -109,16 +112,16 @@ func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease 
 	if err := outbox.CheckLease(lease); err != nil {
 		return outbox.Lease{}, fmt.Errorf("postgres: lease lanes of relay %.100q: %w", relay, err)
 	}
-	registered, _ := d.lanes.Load(relay)
-	lanes, _ := registered.(int)
+	known, _ := d.registered.Load(relay)
+	registered, _ := known.(outbox.Registration)
 	for {
-		owned, found, known := outbox.Lease{Due: -1}, false, false
-		args := []any{relay, instance, microseconds(lease), int64(lanes)}
+		owned, found, isKnown := outbox.Lease{Due: -1}, false, false
+		args := []any{relay, instance, microseconds(lease), int64(registered.Lanes), string(registered.Policy), textsLiteral(registered.Topics)}
 		err := d.alone(ctx, doing, query{d.sql(leaseSQL), args, func(row scanner) error {
 			var due *int64
 			var l outbox.OwnedLane
 			var p positionRow
-			if err := row.Scan(append([]any{&owned.Share, &known, &due, &l.Lane, &l.Epoch}, p.dest()...)...); err != nil {
+			if err := row.Scan(append([]any{&owned.Share, &isKnown, &due, &l.Lane, &l.Epoch}, p.dest()...)...); err != nil {
 				return err
 			}
 			found, owned.Due = true, fromNow(due)
@@ -132,40 +135,37 @@ func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease 
 			return outbox.Lease{}, err
 		}
 		if found {
-			if !known {
+			if !isKnown {
 				d.startFloors(ctx)
 			}
 			return owned, nil
 		}
-		if again, err := d.whyNoLease(ctx, relay, lanes); err != nil || !again {
+		if again, err := d.whyNoLease(ctx, relay, registered); err != nil || !again {
 			return outbox.Lease{}, err
 		}
 	}
 }
 
-const relayLanesSQL = `SELECT r.lanes FROM {schema}.relay r WHERE r.name = $1::text`
-
 // whyNoLease says why there is none, and cures it if it can.
-func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, lanes int) (again bool, err error) {
+func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, registered outbox.Registration) (again bool, err error) {
 	const doing = "lease"
 	var home bool
-	recorded := 0
+	var recorded outbox.Registration
 	err = d.inTransaction(ctx, doing, func(ctx context.Context, r runner) (err error) {
-		if home, err = d.isHome(ctx, r); err != nil {
+		if home, err = d.isHome(ctx, r); err != nil || !home {
 			return err
 		}
-		return r.query(ctx, query{d.sql(relayLanesSQL), []any{relay}, func(row scanner) error { return row.Scan(&recorded) }})
+		recorded, err = d.registration(ctx, r, relay)
+		return err
 	})
 	switch {
 	case err != nil:
 		return false, err
 	case !home:
 		return true, d.adopt(ctx)
-	case recorded == 0:
-		return false, fmt.Errorf("postgres: %s: %w: %q", doing, outbox.ErrNoRelay, relay)
-	case lanes != 0 && recorded != lanes:
-		return false, fmt.Errorf("postgres: %s: %w: relay %q has %d lanes, this instance was started with %d: start it with the lanes recorded",
-			doing, outbox.ErrSettings, relay, recorded, lanes)
+	case registered.Lanes != 0:
+		registered.Retention = recorded.Retention // which is no instance's business
+		return true, refuseOther(registered, recorded)
 	}
 	return true, nil // What was missing came meanwhile.
 }

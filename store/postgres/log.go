@@ -21,6 +21,6 @@ type outboxLog struct {
 	// home: the log was written in this cluster, see restore.go.
 	home   atomic.Bool
 	floors floors
-	// lanes by relay, as registered here.
-	lanes sync.Map
+	// registered is what each relay was registered with here, by name.
+	registered sync.Map
 }

@@ -75,10 +75,10 @@ func (d *Database[Tx]) Register(ctx context.Context, asked outbox.Registration) 
 	if err != nil {
 		return err
 	}
-	if different := differences(asked, recorded); len(different) > 0 {
-		return fmt.Errorf("postgres: %w: relay %q: %s", outbox.ErrSettings, asked.Relay, strings.Join(different, "; "))
+	if err := refuseOther(asked, recorded); err != nil {
+		return err
 	}
-	d.lanes.Store(asked.Relay, asked.Lanes)
+	d.registered.Store(asked.Relay, asked)
 	return nil
 }
 
@@ -112,7 +112,16 @@ func textsLiteral(texts []string) string {
 	return literal.String()
 }
 
-// differences names what is asked for and what is recorded.
+// refuseOther returns outbox.ErrSettings if a relay is not what it is asked to be.
+func refuseOther(asked, recorded outbox.Registration) error {
+	if different := differences(asked, recorded); len(different) > 0 {
+		return fmt.Errorf("postgres: %w: relay %q: %s", outbox.ErrSettings, asked.Relay, strings.Join(different, "; "))
+	}
+	return nil
+}
+
+// differences names what is asked for and what is recorded. Who has changed the
+// latter by SQL need not have sorted the topics.
 func differences(asked, recorded outbox.Registration) []string {
 	var different []string
 	differ := func(name string, asked, recorded any) {
@@ -123,7 +132,7 @@ func differences(asked, recorded outbox.Registration) []string {
 		different = append(different, fmt.Sprintf("Lanes %d here, %d recorded: start all instances with the latter, or stop them all and call Operator.ChangeLanes",
 			asked.Lanes, recorded.Lanes))
 	}
-	if !slices.Equal(asked.Topics, recorded.Topics) {
+	if !slices.Equal(asked.Topics, sorted(recorded.Topics)) {
 		differ("Topics", fmt.Sprintf("%q", asked.Topics), fmt.Sprintf("%q", recorded.Topics))
 	}
 	if asked.Policy != recorded.Policy {
@@ -134,6 +143,9 @@ func differences(asked, recorded outbox.Registration) []string {
 	}
 	return different
 }
+
+// sorted is the form that topics are registered in.
+func sorted(topics []string) []string { return slices.Compact(slices.Sorted(slices.Values(topics))) }
 
 const snapshotSQL = `SELECT pg_catalog.pg_current_snapshot()::text`
 

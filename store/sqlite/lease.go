@@ -41,7 +41,8 @@ WHERE relay = ?1 AND lane IN (
 
 const ownedLanes = `SELECT lane, epoch, last FROM onceward_relay_lane WHERE relay = ?1 AND owner = ?2 ORDER BY lane`
 
-// Lease implements outbox.RelayStore.
+// Lease implements outbox.RelayStore. Whoever was registered with other lanes or topics than
+// are recorded now would pass events that are nobody's, with another policy overtake.
 func (s *Store) Lease(ctx context.Context, relay, instance string, lease time.Duration) (outbox.Lease, error) {
 	if err := outbox.CheckLease(lease); err != nil {
 		return outbox.Lease{}, fmt.Errorf("sqlite: lease lanes of relay %.100q: %w", relay, err)
@@ -51,6 +52,13 @@ func (s *Store) Lease(ctx context.Context, relay, instance string, lease time.Du
 		r, err := registrationOf(ctx, tx, relay)
 		if err != nil {
 			return err
+		}
+		if known, ok := s.registered.Load(relay); ok {
+			registered, _ := known.(outbox.Registration)
+			registered.Retention = r.Retention // which is no instance's business
+			if err := refuseOther(registered, r); err != nil {
+				return err
+			}
 		}
 		if l, err = leaseLanes(ctx, tx, r, instance, lease); err != nil {
 			return failed("lease lanes", err)

@@ -35,6 +35,32 @@ func readAll(t *testing.T, store *sqlite.Store) []outbox.Event {
 	return chunk.Events
 }
 
+// TestSettingsAreChangedAsTheDocumentationSays: topics in any order. Whoever was frozen
+// meanwhile would pass events of topics that are new.
+func TestSettingsAreChangedAsTheDocumentationSays(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	zombie, store := db.open(t, time.Minute), db.open(t, time.Minute)
+	if err := zombie.Register(t.Context(), oneLane()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := store.DB().ExecContext(t.Context(), `UPDATE onceward_relay SET topics = '["orders","audit.*"]', policy = 'park_key', retention = 7200000000`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := oneLane()
+	changed.Topics, changed.Policy, changed.Retention = []string{"audit.*", "orders"}, outbox.ParkKey, 2*time.Hour
+	if err := store.Register(t.Context(), changed); err != nil {
+		t.Error(err)
+	}
+	if lease, err := store.Lease(t.Context(), "events", "new", time.Hour); err != nil || len(lease.Lanes) != 1 {
+		t.Errorf("leased %+v, error %v", lease, err)
+	}
+	if _, err := zombie.Lease(t.Context(), "events", "zombie", time.Hour); !errors.Is(err, outbox.ErrSettings) {
+		t.Errorf("the zombie's lease ends with %v", err)
+	}
+}
+
 func TestEventsCommitWithTheWorkOfAnInbox(t *testing.T) {
 	t.Parallel()
 	store := newDatabase(t).open(t, time.Minute)

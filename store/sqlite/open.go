@@ -51,6 +51,9 @@ type Store struct {
 	// appended tells relays of this process of new events.
 	appended outbox.Signal
 
+	// registered is what each relay was registered with here, by name.
+	registered sync.Map
+
 	pruning, pruningLog sync.Mutex
 }
 

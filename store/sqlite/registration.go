@@ -34,6 +34,14 @@ func (s *Store) Register(ctx context.Context, r outbox.Registration) error {
 	if err := outbox.CheckLanes(r.Lanes); err != nil {
 		return fmt.Errorf("sqlite: register relay %.100q: %w", r.Relay, err)
 	}
+	err := s.register(ctx, r)
+	if err == nil {
+		s.registered.Store(r.Relay, r)
+	}
+	return err
+}
+
+func (s *Store) register(ctx context.Context, r outbox.Registration) error {
 	done, err := registered(ctx, s.db, r)
 	if done || err != nil {
 		return err
@@ -76,6 +84,12 @@ func registered(ctx context.Context, q querier, r outbox.Registration) (bool, er
 	if err != nil {
 		return false, err
 	}
+	return true, refuseOther(r, recorded)
+}
+
+// refuseOther returns outbox.ErrSettings if a relay is not what it is asked to be. Who has
+// changed what is recorded need not have sorted the topics.
+func refuseOther(r, recorded outbox.Registration) error {
 	var differs []string
 	differ := func(setting string, recorded, given any) {
 		differs = append(differs, fmt.Sprintf("%s: recorded is %v, given %v", setting, recorded, given))
@@ -83,7 +97,7 @@ func registered(ctx context.Context, q querier, r outbox.Registration) (bool, er
 	if recorded.Lanes != r.Lanes {
 		differ("Lanes", recorded.Lanes, r.Lanes)
 	}
-	if !slices.Equal(recorded.Topics, r.Topics) {
+	if !slices.Equal(slices.Compact(slices.Sorted(slices.Values(recorded.Topics))), r.Topics) {
 		differ("Topics", fmt.Sprintf("%q", recorded.Topics), fmt.Sprintf("%q", r.Topics))
 	}
 	if recorded.Policy != r.Policy {
@@ -93,10 +107,10 @@ func registered(ctx context.Context, q querier, r outbox.Registration) (bool, er
 		differ("Retention", recorded.Retention, r.Retention)
 	}
 	if len(differs) > 0 {
-		return false, fmt.Errorf("sqlite: register relay %q: %w: %s: start all instances with what is recorded, "+
+		return fmt.Errorf("sqlite: relay %q: %w: %s: start all instances with what is recorded, "+
 			"or stop them all and change what is recorded (docs/outbox.md, Acting)", r.Relay, outbox.ErrSettings, strings.Join(differs, "; "))
 	}
-	return true, nil
+	return nil
 }
 
 // readNumbers compares the next number with what relays have passed: numbers that

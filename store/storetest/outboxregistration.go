@@ -62,6 +62,18 @@ func registrationRules[Tx any]() []outboxRule[Tx] {
 			}
 			f.start("a", registration()).wantCaughtUp("a")
 		}},
+		{"InstanceOfOtherSettingsOwnsNothing", func(f *outboxFixture[Tx]) {
+			zombie := f.startElsewhere("zombie", registration())
+			f.must("leave", f.store.Leave(f.Context(), relayName, "zombie"))
+			f.must("change lanes", f.store.ChangeLanes(f.Context(), relayName, relayLanes/2))
+			_, err := zombie.store.Lease(f.Context(), relayName, "zombie", longLease)
+			f.wantIs(err, outbox.ErrSettings)
+			r := registration()
+			r.Lanes = relayLanes / 2
+			if owned := f.start("a", r).lanes(); len(owned) != r.Lanes {
+				f.Errorf("lanes %v are owned, want all", owned)
+			}
+		}},
 		{"RelayBeginsWithTheOldestEvent", func(f *outboxFixture[Tx]) {
 			f.append(eventOf("a", "k"))
 			f.start("a", registration()).wantCaughtUp("a")
