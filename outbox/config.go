@@ -78,13 +78,16 @@ type RelayConfig struct {
 	// publisher that are under way go on until then. Default 10 s.
 	StopTimeout time.Duration
 
-	// Retention is how long events stay in the log at least, for replays, after
-	// every relay has published them. Default 24 h. The longest one of all
-	// relays counts. Events that are set aside stay as long as they are.
+	// Retention is how long events stay in the log at least, for replays, counted
+	// from when they were written. Default 24 h. The longest one of all
+	// relays counts. What a relay has yet to publish or has set aside stays as long as that
+	// lasts, and may be gone soon after: what was published late, after an outage for
+	// one, is not kept for longer.
 	Retention time.Duration
 
 	// AbandonAfter is after what time without any running instance a relay
-	// does not keep events in the log any more. Default 7 days.
+	// does not keep events in the log any more. Default 7 days. Times in which no relay
+	// of the log ran do not count.
 	AbandonAfter time.Duration
 
 	// Logger gets what is worth a person's attention. Default slog.Default().

@@ -78,7 +78,8 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// the log, and at events that are all too young. If another PruneLog is
 	// at work anywhere on this store it looks at nothing. A relay of which no
 	// instance has had a lease for longer than abandonAfter holds up nothing but what
-	// it has set aside, and is reported.
+	// it has set aside, and is reported. Times before a Register in which no relay of the
+	// log had one do not count, and a Register is as good as a lease.
 	PruneLog(ctx context.Context, after int64, limit int, abandonAfter time.Duration) (Pruned, error)
 }
 
@@ -128,7 +129,7 @@ type Registration struct {
 	// Topics are patterns, see RelayConfig.Topics, sorted and without repeats.
 	Topics []string
 	Policy Policy
-	// Retention is how long published events stay at least.
+	// Retention is how long events stay at least, from when they were written.
 	Retention time.Duration
 	// FromNow: a relay that is created starts behind what is committed now,
 	// not at the start of the log.

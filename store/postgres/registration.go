@@ -10,6 +10,27 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
+// noteSeenSQL notes that somebody is about to run the relay, before PruneLog can
+// take it for abandoned. A time in which no relay at all ran does not count for any: after a
+// standstill, or of a log that was restored from an old dump, whoever starts first would
+// else delete what the others have yet to publish. Two at once count it once. Of the relays it
+// reads all, in one order, of their instances each by the index relay_instance_pkey.
+const noteSeenSQL = `
+WITH standstill AS MATERIALIZED (
+	SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.max(GREATEST(
+		r.seen_at, (SELECT pg_catalog.max(i.lease_until) FROM {schema}.relay_instance i WHERE i.relay = r.name))) AS lasted
+	FROM {schema}.relay r
+), due AS MATERIALIZED (
+	SELECT r.name FROM {schema}.relay r CROSS JOIN standstill s
+	WHERE s.lasted OPERATOR(pg_catalog.>) interval '1 minute'
+	OR r.name = $1::text AND r.seen_at < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 minute'
+	ORDER BY r.name FOR UPDATE OF r
+)
+UPDATE {schema}.relay r SET seen_at = LEAST(pg_catalog.clock_timestamp(), CASE
+	WHEN r.name <> $1::text THEN r.seen_at OPERATOR(pg_catalog.+) s.lasted
+	ELSE pg_catalog.clock_timestamp() END)
+FROM due, standstill s WHERE r.name = due.name`
+
 // addRelaySQL creates a relay unless it is there. It waits for another process that
 // creates it now.
 const addRelaySQL = `
@@ -55,6 +76,9 @@ func (d *Database[Tx]) Register(ctx context.Context, asked outbox.Registration) 
 	}
 	recorded := asked
 	err := d.inTransaction(ctx, doing, func(ctx context.Context, r runner) (err error) {
+		if _, err := r.exec(ctx, d.sql(noteSeenSQL), asked.Relay); err != nil {
+			return err
+		}
 		if asked.FromNow {
 			if start.Seen, err = currentSnapshot(ctx, r); err != nil {
 				return err
@@ -132,7 +156,7 @@ func differences(asked, recorded outbox.Registration) []string {
 		different = append(different, fmt.Sprintf("Lanes %d here, %d recorded: start all instances with the latter, or stop them all and call Operator.ChangeLanes",
 			asked.Lanes, recorded.Lanes))
 	}
-	if !slices.Equal(asked.Topics, sorted(recorded.Topics)) {
+	if !slices.Equal(sorted(asked.Topics), sorted(recorded.Topics)) {
 		differ("Topics", fmt.Sprintf("%q", asked.Topics), fmt.Sprintf("%q", recorded.Topics))
 	}
 	if asked.Policy != recorded.Policy {

@@ -69,6 +69,7 @@ WHERE l.relay = $1::text`
 
 const (
 	forgetLeasesSQL   = `DELETE FROM {schema}.relay_instance`
+	seenAllSQL        = `UPDATE {schema}.relay SET seen_at = pg_catalog.clock_timestamp()` // The dump may be old.
 	forgetClustersSQL = `DELETE FROM {schema}.outbox_cluster`
 	rememberSQL       = `INSERT INTO {schema}.outbox_cluster (system_identifier) SELECT s.system_identifier FROM pg_catalog.pg_control_system() s`
 )
@@ -130,7 +131,7 @@ func (d *Database[Tx]) adoptOnce(ctx context.Context, r runner, floor int64) err
 			return err
 		}
 	}
-	for _, statement := range []string{forgetLeasesSQL, forgetClustersSQL, rememberSQL} {
+	for _, statement := range []string{forgetLeasesSQL, seenAllSQL, forgetClustersSQL, rememberSQL} {
 		if _, err := r.exec(ctx, d.sql(statement)); err != nil {
 			return err
 		}

@@ -28,8 +28,35 @@ INSERT INTO onceward_relay_lane (relay, lane, epoch, last)
 WITH RECURSIVE lanes (lane) AS (SELECT 0 UNION ALL SELECT lane + 1 FROM lanes WHERE lane + 1 < ?2)
 SELECT ?1, lane, ?3, ?4 FROM lanes`
 
-// Register implements outbox.RelayStore. A relay that is registered already is
-// only read.
+// standstill is for how long nobody has run any relay.
+const standstill = `
+SELECT ` + now + ` - max(coalesce(max(coalesce(seen_at, created_at)), 0), coalesce((SELECT max(lease_until) FROM onceward_relay_instance), 0))
+FROM onceward_relay`
+
+// seenLongAgo are the relays to note something of: all after a standstill of more than a
+// minute, ?2 microseconds; else the one that somebody is about to run.
+const seenLongAgo = `(?2 > 60000000 OR name = ?1 AND coalesce(seen_at, created_at) < ` + now + ` - 60000000)`
+
+// noteSeenAgain keeps PruneLog from taking a relay for abandoned before its first lease. A
+// time in which no relay at all ran does not count for any: after a standstill whoever
+// starts first would else delete what the others have yet to publish.
+const noteSeenAgain = `
+UPDATE onceward_relay SET seen_at = CASE WHEN name = ?1 THEN ` + now + ` ELSE min(` + now + `, coalesce(seen_at, created_at) + ?2) END
+WHERE ` + seenLongAgo
+
+func noteRelay(ctx context.Context, tx *sql.Tx, relay string) error {
+	var lasted int64
+	if err := tx.QueryRowContext(ctx, standstill).Scan(&lasted); err != nil {
+		return failed("register relay", err)
+	}
+	if _, err := tx.ExecContext(ctx, noteSeenAgain, relay, lasted); err != nil {
+		return failed("register relay", err)
+	}
+	return nil
+}
+
+// Register implements outbox.RelayStore. A relay that is registered already, and was seen
+// of late, is only read.
 func (s *Store) Register(ctx context.Context, r outbox.Registration) error {
 	if err := outbox.CheckLanes(r.Lanes); err != nil {
 		return fmt.Errorf("sqlite: register relay %.100q: %w", r.Relay, err)
@@ -43,10 +70,18 @@ func (s *Store) Register(ctx context.Context, r outbox.Registration) error {
 
 func (s *Store) register(ctx context.Context, r outbox.Registration) error {
 	done, err := registered(ctx, s.db, r)
-	if done || err != nil {
+	if err != nil {
 		return err
 	}
+	if done {
+		if seen, err := seenOfLate(ctx, s.db, r.Relay); seen || err != nil {
+			return err
+		}
+	}
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if err := noteRelay(ctx, tx, r.Relay); err != nil {
+			return err
+		}
 		done, err := registered(ctx, tx, r)
 		if done || err != nil {
 			return err
@@ -69,6 +104,18 @@ func (s *Store) register(ctx context.Context, r outbox.Registration) error {
 		}
 		return nil
 	})
+}
+
+func seenOfLate(ctx context.Context, q querier, relay string) (bool, error) {
+	var lasted, due int64
+	err := q.QueryRowContext(ctx, standstill).Scan(&lasted)
+	if err == nil {
+		err = q.QueryRowContext(ctx, `SELECT count(*) FROM onceward_relay WHERE `+seenLongAgo, relay, lasted).Scan(&due)
+	}
+	if err != nil {
+		return false, failed("register relay", err)
+	}
+	return due == 0, nil
 }
 
 // registered returns whether the relay is registered with the settings of r, and
@@ -97,7 +144,7 @@ func refuseOther(r, recorded outbox.Registration) error {
 	if recorded.Lanes != r.Lanes {
 		differ("Lanes", recorded.Lanes, r.Lanes)
 	}
-	if !slices.Equal(slices.Compact(slices.Sorted(slices.Values(recorded.Topics))), r.Topics) {
+	if !slices.Equal(sorted(recorded.Topics), sorted(r.Topics)) {
 		differ("Topics", fmt.Sprintf("%q", recorded.Topics), fmt.Sprintf("%q", r.Topics))
 	}
 	if recorded.Policy != r.Policy {
@@ -112,6 +159,9 @@ func refuseOther(r, recorded outbox.Registration) error {
 	}
 	return nil
 }
+
+// sorted is the form that topics are registered in.
+func sorted(topics []string) []string { return slices.Compact(slices.Sorted(slices.Values(topics))) }
 
 // readNumbers compares the next number with what relays have passed: numbers that
 // come back would be passed unread.

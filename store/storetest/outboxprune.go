@@ -170,6 +170,37 @@ func pruneLogRules[Tx any]() []outboxRule[Tx] {
 				f.Errorf("abandoned are %q", pruned.Abandoned)
 			}
 		}},
+		{"StandstillOfAllRelaysAbandonsNone", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay = "other"
+			a, b := f.startFor(time.Minute, "a", registration()), f.startFor(time.Minute, "b", other)
+			f.append(eventOf("a", "k"))
+			f.db.Age(f.T, abandonAfter+old)
+			// Whoever comes first prunes, before its first lease and after it.
+			f.register(registration())
+			if pruned := f.wantPruned(100, 0); len(pruned.Abandoned) != 0 {
+				f.Errorf("abandoned are %q", pruned.Abandoned)
+			}
+			a.renew()
+			a.wantCaughtUp("a")
+			f.wantPruned(100, 0)
+			f.register(other)
+			b.renew()
+			b.wantCaughtUp("a")
+			f.wantPruned(100, 1)
+
+			// From then on time counts again.
+			f.append(eventOf("b", "k"))
+			f.must("leave", f.store.Leave(f.Context(), "other", "b"))
+			a.leaseFor = longLease
+			a.renew()
+			a.wantCaughtUp("b")
+			f.db.Age(f.T, abandonAfter+old)
+			f.register(registration())
+			if pruned := f.wantPruned(100, 1); !slices.Equal(pruned.Abandoned, []string{"other"}) {
+				f.Errorf("abandoned are %q", pruned.Abandoned)
+			}
+		}},
 		{"RemovedRelayHoldsUpNothing", func(f *outboxFixture[Tx]) {
 			other := registration()
 			other.Relay, other.Retention = "other", 1000*time.Hour
