@@ -56,7 +56,9 @@ func (h *leaseHolder) run(ctx context.Context) {
 	retry := shortest
 	for {
 		began := time.Now()
-		call, cancel := context.WithTimeout(ctx, h.timeout)
+		// It ends by itself: one that is given up may go on in the store, and would take the
+		// lanes again behind Leave, for nobody, until that lease is over.
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.timeout)
 		lease, err := h.store.Lease(call, h.relay, h.instance, h.lease)
 		cancel()
 		if ctx.Err() != nil {

@@ -47,6 +47,49 @@ func TestStopEndsCallsAfterStopTimeout(t *testing.T) {
 	})
 }
 
+func TestLeaseUnderWayAtTheStopTakesNoLanesBehindIt(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		relay := outbox.NewRelay(slowLeases{f.store}, f.broker, f.config())
+		ctx, cancel := context.WithCancel(f.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		f.pass(leaseTakes + 10*time.Second/4 + leaseTakes/2) // in the midst of the second one
+		f.wantOwned(4)
+		cancel()
+		if err := <-ended; err != nil {
+			f.Errorf("Run returned %v", err)
+		}
+		f.pass(leaseTakes)
+		f.wantOwned()
+	})
+}
+
+const leaseTakes = time.Second
+
+// slowLeases takes a while for each lease, and goes on with it when the caller has given it up, as a
+// server does whose client is gone.
+type slowLeases struct{ *fakeStore }
+
+func (s slowLeases) Lease(ctx context.Context, relay, instance string, lease time.Duration) (outbox.Lease, error) {
+	type result struct {
+		outbox.Lease
+
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		pause(context.WithoutCancel(ctx), leaseTakes)
+		l, err := s.fakeStore.Lease(context.WithoutCancel(ctx), relay, instance, lease)
+		done <- result{l, err}
+	}()
+	select {
+	case r := <-done:
+		return r.Lease, r.err
+	case <-ctx.Done():
+		return outbox.Lease{}, ctx.Err()
+	}
+}
+
 func TestPublisherThatDoesNotReturnIsReportedAndLeftBehind(t *testing.T) {
 	simulate(t, func(f *fixture) {
 		release := make(chan struct{})
