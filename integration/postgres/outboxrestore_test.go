@@ -8,8 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/onceward/onceward/integration/stack"
@@ -40,6 +42,64 @@ func TestRestoredLogPublishesWhatWasUnpublishedAndNothingElse(t *testing.T) {
 			restore(t, restored, again)
 			adoptAndFollow(t, again, want)
 		})
+	}
+}
+
+// TestProcessThatSurvivesTheRestoreIsRefusedToo: its database is lost, restored in another cluster and
+// found under the old address. What it wrote there under a savepoint would look like an event of the old
+// cluster, published long ago.
+func TestProcessThatSurvivesTheRestoreIsRefusedToo(t *testing.T) {
+	t.Parallel()
+	first, second := stack.NewPostgres(t), stack.NewPostgres(t)
+	var address atomic.Pointer[string]
+	lost, restored := first.Database(), second.Database()
+	address.Store(&lost)
+	pool := newPool(t, lost, func(c *pgxpool.Config) {
+		c.BeforeConnect = func(_ context.Context, config *pgx.ConnConfig) error {
+			now, err := pgx.ParseConfig(*address.Load())
+			config.Host, config.Port, config.Database = now.Host, now.Port, now.Database
+			return err
+		}
+	})
+	store := postgres.New(pool)
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, pool, store, eventsOf("orders", "before", 1)...)()
+	publish(t, pool, store, eventsOf("orders", "before", 1)...)()
+	copyLog(t, lost, restored)
+	address.Store(&restored)
+	pool.Reset()
+
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	for _, n := range []int{1, 2} {
+		wantIs(t, store.Append(t.Context(), tx, eventsOf("orders", "refused", n)), outbox.ErrRestored)
+	}
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2} {
+		if err := store.Append(t.Context(), tx, eventsOf("orders", "after", n)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestEventsAreWrittenWhereTheClusterWasNotedUnderASavepoint, as schema.sql may be loaded.
+func TestEventsAreWrittenWhereTheClusterWasNotedUnderASavepoint(t *testing.T) {
+	t.Parallel()
+	_, admin := newDatabase(t)
+	execute(t, admin, `UPDATE onceward.outbox_cluster SET xid = '3'`)
+	store := postgres.New(admin)
+	for range 2 {
+		publish(t, admin, store, eventsOf("orders", "a", 1)...)()
+	}
+	if n := queryRow[int](t, admin, `SELECT count(*) FROM onceward.outbox`); n != 2 {
+		t.Errorf("%d events were written, want 2", n)
 	}
 }
 

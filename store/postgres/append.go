@@ -15,9 +15,13 @@ import (
 
 // appendOneSQL writes an event. Its number, transaction and time are defaults of the
 // columns: see floors for what hangs on them.
+//
+// Both statements write nothing if the log is not where it was, unless that was looked into
+// in this transaction ($7).
 const appendOneSQL = `
 INSERT INTO {schema}.outbox (message_id, topic, key, payload, headers, deliver_after)
-VALUES ($1::text, $2::text, $3::bytea, $4::bytea, $5::text::json, $6::text::timestamptz)`
+SELECT $1::text, $2::text, $3::bytea, $4::bytea, $5::text::json, $6::text::timestamptz
+WHERE $7::boolean OR ` + unmovedSQL + ``
 
 // appendManySQL writes many events with one statement, whatever their number, so that
 // connections prepare it once. The numbers are given in the order of the rows. An empty text is
@@ -28,6 +32,7 @@ SELECT m.message_id, m.topic, NULLIF(m.key, '')::bytea, NULLIF(m.payload, '')::b
 	NULLIF(m.deliver_after, '')::timestamptz
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) WITH ORDINALITY
 	AS m (message_id, topic, key, payload, headers, deliver_after, place)
+WHERE $7::boolean OR ` + unmovedSQL + `
 ORDER BY m.place`
 
 // Append implements outbox.Store.
@@ -38,18 +43,23 @@ func (d *Database[Tx]) Append(ctx context.Context, tx Tx, messages []outbox.Mess
 		return d.invalid
 	}
 	r := d.transport.on(tx)
-	if !d.home.Load() {
-		if err := d.refuseRestored(ctx, r); err != nil {
-			return appendError(ctx, err)
-		}
-		d.home.Store(true)
-	}
 	statement, args, err := appendSQL(messages)
 	if err != nil {
 		return fmt.Errorf("postgres: write events: %w", err)
 	}
-	if _, err := r.exec(ctx, d.sql(statement), args...); err != nil {
-		return appendError(ctx, err)
+	for looked := false; ; looked = true {
+		if looked = looked || !d.home.Load(); looked {
+			if err := d.lookHome(ctx, r); err != nil {
+				return appendError(ctx, err)
+			}
+		}
+		written, err := r.exec(ctx, d.sql(statement), append(args, looked)...)
+		if err != nil {
+			return appendError(ctx, err)
+		}
+		if written > 0 || looked { // else it was restored since the last look
+			break
+		}
 	}
 	d.appended.Raise()
 	return nil

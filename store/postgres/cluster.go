@@ -12,11 +12,30 @@ import (
 const homeSQL = `(SELECT coalesce(pg_catalog.bool_and(c.system_identifier = s.system_identifier), false)
 	FROM {schema}.outbox_cluster c CROSS JOIN pg_catalog.pg_control_system() s)`
 
+// unmovedSQL costs next to nothing: PostgreSQL keeps of the row which transaction wrote it, and
+// a dump that is loaded writes it anew. It is false in the right cluster as well if the row
+// was written under a savepoint, and homeSQL decides.
+const unmovedSQL = `(SELECT pg_catalog.bool_and(c.xmin = c.xid::xid) FROM {schema}.outbox_cluster c)`
+
 const askHomeSQL = `SELECT ` + homeSQL
 
 func (d *Database[Tx]) isHome(ctx context.Context, r runner) (home bool, err error) {
 	err = r.query(ctx, query{d.sql(askHomeSQL), nil, func(row scanner) error { return row.Scan(&home) }})
 	return home, err
+}
+
+// lookHome returns outbox.ErrRestored like refuseRestored, and notes whether unmovedSQL can tell
+// from now on. A process that goes on while its database is lost, restored elsewhere and found there
+// under the old address must notice.
+func (d *Database[Tx]) lookHome(ctx context.Context, r runner) error {
+	d.home.Store(false)
+	if err := d.refuseRestored(ctx, r); err != nil {
+		return err
+	}
+	unmoved := false
+	err := r.query(ctx, query{d.sql(`SELECT coalesce(` + unmovedSQL + `, false)`), nil, func(row scanner) error { return row.Scan(&unmoved) }})
+	d.home.Store(unmoved)
+	return err
 }
 
 // refuseRestored returns outbox.ErrRestored if the log was restored from another

@@ -18,7 +18,8 @@ var (
 // outboxLog is what a process knows of the log.
 type outboxLog struct {
 	appended outbox.Signal
-	// home: the log was written in this cluster, see restore.go.
+	// home: the log was written in this cluster when somebody looked, and a statement
+	// can tell that it is still the one, see lookHome.
 	home   atomic.Bool
 	floors floors
 	// registered is what each relay was registered with here, by name.
