@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// storeTimeout bounds every statement of the store: nothing hangs for ever.
+// storeTimeout bounds every statement of the store but Register: nothing hangs for ever.
 const storeTimeout = 10 * time.Second
 
 // instance is one Run of a relay. All its state belongs to the goroutine of run, which
@@ -50,8 +50,9 @@ type instance struct {
 	urgent     bool // something is to be saved at once
 
 	storeOut, leaseOut outage
-	restored           bool // the log is to be adopted
-	paused             int  // lanes
+	patience           time.Duration // with Register
+	restored           bool          // the log is to be adopted
+	paused             int           // lanes
 }
 
 func newInstance(ctx context.Context, r *Relay) *instance {
@@ -59,7 +60,7 @@ func newInstance(ctx context.Context, r *Relay) *instance {
 		Relay: r, name: instanceName(), ctx: ctx,
 		lanes: make([]*lane, r.Lanes), busy: make([]bool, r.Lanes), counts: make([]int32, r.Lanes),
 		results: make(chan *call, stripes), lastSettle: time.Now().Add(-settleEvery),
-		poll: poll{limit: r.Poll},
+		poll: poll{limit: r.Poll}, patience: storeTimeout,
 	}
 	in.lease = newLeaseHolder(context.WithoutCancel(ctx), in)
 	in.storeOut.what, in.leaseOut.what = "store", "lease"
@@ -197,11 +198,11 @@ func (in *instance) next(now time.Time) time.Time {
 // ask is one statement of the store for as long as Run's context lasts. It reports
 // whether it succeeded.
 func (in *instance) ask(doing string, now time.Time, statement func(context.Context) error) bool {
-	return in.askFor(in.ctx, doing, now, statement)
+	return in.askFor(in.ctx, storeTimeout, doing, now, statement)
 }
 
-func (in *instance) askFor(ctx context.Context, doing string, now time.Time, statement func(context.Context) error) bool {
-	call, cancel := context.WithTimeout(ctx, storeTimeout)
+func (in *instance) askFor(ctx context.Context, timeout time.Duration, doing string, now time.Time, statement func(context.Context) error) bool {
+	call, cancel := context.WithTimeout(ctx, timeout)
 	err := statement(call)
 	cancel()
 	switch {
@@ -222,9 +223,7 @@ func (in *instance) askFor(ctx context.Context, doing string, now time.Time, sta
 
 // adopt registers anew: the log was restored into another cluster while this ran.
 func (in *instance) adopt(now time.Time) {
-	if in.ask("adopting a log that was restored", now, func(ctx context.Context) error {
-		return in.store.Register(ctx, in.registration())
-	}) {
+	if in.askFor(in.ctx, maxRegister, "adopting a log that was restored", now, in.register) {
 		in.restored = false
 		in.lose(append([]*lane(nil), in.owned...))
 	}

@@ -142,6 +142,7 @@ func (in *instance) takeLease(r leaseResult) error {
 		if err := in.fatal(r.err); err != nil {
 			return err
 		}
+		in.restored = in.restored || errors.Is(r.err, ErrRestored)
 		in.leaseOut.fail(in, r.err, time.Now())
 		return nil
 	}

@@ -142,6 +142,36 @@ func TestUnknownSettlementIsSavedOnceMore(t *testing.T) {
 	}
 }
 
+// A Register that is cut off begins with its work anew.
+func TestAdoptionOfALargeLogIsNotCutOffForEver(t *testing.T) {
+	for name, running := range map[string]bool{"at the start": false, "while it runs": true} {
+		t.Run(name, func(t *testing.T) {
+			simulate(t, func(f *fixture) {
+				var restored atomic.Bool
+				f.store.faults(func(ctx context.Context, statement string) error {
+					switch {
+					case !restored.Load(), statement == "Append":
+						return nil
+					case statement != "Register":
+						return outbox.ErrRestored
+					}
+					pause(ctx, 5*time.Minute)
+					restored.Store(ctx.Err() != nil)
+					return ctx.Err()
+				}, nil)
+				restored.Store(!running)
+				i := f.run()
+				f.pass(time.Second)
+				restored.Store(true)
+				f.append("a1")
+				f.pass(20 * time.Minute)
+				f.wantSent("a1")
+				i.stop()
+			})
+		})
+	}
+}
+
 func TestRestoredLogIsAdopted(t *testing.T) {
 	simulate(t, func(f *fixture) {
 		i := f.run()

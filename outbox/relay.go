@@ -108,12 +108,28 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
+// maxRegister bounds what a Register may take, see register.
+const maxRegister = time.Hour
+
+// register gives each try twice the time of the one before: a store that hangs is
+// given up soon, and one that adopts a large log, which may take minutes, is not cut off again and
+// again.
+func (in *instance) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, in.patience)
+	defer cancel()
+	err := in.store.Register(ctx, in.registration())
+	if err == nil || ctx.Err() == nil {
+		in.patience = storeTimeout
+	} else {
+		in.patience = min(2*in.patience, maxRegister)
+	}
+	return err
+}
+
 // begin registers the relay, and waits for a store that cannot be reached.
 func (in *instance) begin() error {
 	for in.ctx.Err() == nil {
-		ctx, cancel := context.WithTimeout(in.ctx, storeTimeout)
-		err := in.store.Register(ctx, in.registration())
-		cancel()
+		err := in.register(in.ctx)
 		switch {
 		case err == nil:
 			in.storeOut.end(in)

@@ -57,7 +57,7 @@ func (in *instance) settle(now time.Time) bool {
 	}
 	var result Settled
 	// Not with the context of Run: what was published is worth saving.
-	if !in.askFor(context.WithoutCancel(in.ctx), "saving progress", now, func(ctx context.Context) (err error) {
+	if !in.askFor(context.WithoutCancel(in.ctx), storeTimeout, "saving progress", now, func(ctx context.Context) (err error) {
 		result, err = in.store.Settle(ctx, s)
 		return err
 	}) {

@@ -41,6 +41,7 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// Lease prolongs the instance's lease and takes free lanes for it, up to
 	// its share: lanes without an owner, and those whose owner's lease is over.
 	// A lane that is taken gets the next epoch. ErrNoRelay: it was removed.
+	// ErrRestored: Register it again.
 	// ErrSettings: its lanes, topics or policy are not those that this store has
 	// registered it with, as those of an instance that was frozen while they changed. A
 	// lease that fails CheckLease is refused.

@@ -146,7 +146,7 @@ func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease 
 	}
 }
 
-// whyNoLease says why there is none, and cures it if it can.
+// whyNoLease says why there is none. Again: what was missing is there.
 func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, registered outbox.Registration) (again bool, err error) {
 	const doing = "lease"
 	var home bool
@@ -162,12 +162,13 @@ func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, registered 
 	case err != nil:
 		return false, err
 	case !home:
-		return true, d.adopt(ctx)
+		// Not adopted here: a lease is asked for with little patience.
+		return false, fmt.Errorf("postgres: %s: %w: schema %q: Register adopts it", doing, outbox.ErrRestored, d.schema)
 	case registered.Lanes != 0:
 		registered.Retention = recorded.Retention // which is no instance's business
 		return true, refuseOther(registered, recorded)
 	}
-	return true, nil // What was missing came meanwhile.
+	return true, nil
 }
 
 // leaveSQL ends a lease, by the index relay_instance_pkey, and frees its lanes, by
