@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"time"
 
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol/produce"
@@ -42,7 +43,7 @@ func (q *queue) pending() bool { return q.next < len(q.events) }
 // or if the request is full enough.
 func (q *queue) fill(c *call, r *produceRequest) (added bool, err error) {
 	q.sent = q.sent[:0]
-	var batch recordBatch
+	batch := recordBatch{latest: time.Now().UnixMilli()}
 	batchAt, at := 0, q.next
 	for ; at < len(q.events) && len(q.sent) < q.count; at++ {
 		i := q.events[at]

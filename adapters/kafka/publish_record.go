@@ -16,12 +16,13 @@ type recordBatch struct {
 	count     int
 	firstTime int64 // ms since 1970, of the first record
 	lastTime  int64 // the largest
+	latest    int64 // that a record may have; 0: any
 }
 
 // next returns the size of an event as the next record, without its length.
 func (r *recordBatch) next(e *outbox.Event) int {
 	size := 1 + // attributes
-		varintSize(recordMillis(e)-r.firstTimeOr(e)) + varintSize(int64(r.count)) +
+		varintSize(r.millis(e)-r.firstTimeOr(e)) + varintSize(int64(r.count)) +
 		nullableSize(e.Key) + nullableSize(e.Payload) + varintSize(int64(len(e.Headers)+1)) +
 		stringSize(outbox.HeaderID) + stringSize(e.ID)
 	for i := range e.Headers {
@@ -32,7 +33,7 @@ func (r *recordBatch) next(e *outbox.Event) int {
 
 // add writes an event as the next record. Size is what next returned.
 func (r *recordBatch) add(b []byte, e *outbox.Event, size int) []byte {
-	ms := recordMillis(e)
+	ms := r.millis(e)
 	if r.count == 0 {
 		r.firstTime, r.lastTime = ms, ms
 	}
@@ -57,18 +58,23 @@ func (r *recordBatch) add(b []byte, e *outbox.Event, size int) []byte {
 
 func (r *recordBatch) firstTimeOr(e *outbox.Event) int64 {
 	if r.count == 0 {
-		return recordMillis(e)
+		return r.millis(e)
 	}
 	return r.firstTime
 }
 
-// recordMillis is an event's time as Kafka writes it. Without one it is -1:
-// no time.
-func recordMillis(e *outbox.Event) int64 {
+// millis is an event's time as Kafka writes it. Without one it is -1: no time. Brokers
+// refuse what is more than an hour ahead of them (message.timestamp.after.max.ms), for which the
+// event, stamped by a database whose clock is off, can do nothing.
+func (r *recordBatch) millis(e *outbox.Event) int64 {
 	if e.CreatedAt.IsZero() {
 		return -1
 	}
-	return e.CreatedAt.UnixMilli()
+	ms := e.CreatedAt.UnixMilli()
+	if r.latest != 0 {
+		ms = min(ms, r.latest)
+	}
+	return ms
 }
 
 // startBatch makes room for the header of a batch, which endBatch fills in.

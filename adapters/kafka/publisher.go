@@ -63,7 +63,8 @@ func (p *Publisher) Check(ctx context.Context) error {
 //	outbox.ErrBehind       an earlier one with its topic and key failed
 //
 // or none of them: the topic does not exist or is not allowed, or else what the
-// broker said. Keys, payloads and header values are nil where they are null.
+// broker said. Keys, payloads and header values are nil where they are null. A record's
+// time is the event's CreatedAt, or the time of this clock if that is earlier.
 func (p *Publisher) Publish(ctx context.Context, events []outbox.Event) []error {
 	if len(events) == 0 {
 		return nil

@@ -53,6 +53,17 @@ func acknowledged(t *testing.T, results []error) {
 	}
 }
 
+// K11: the database's clock may be an hour ahead of the brokers', who refuse such times.
+func TestK11EventsOfAClockThatIsAheadAreTaken(t *testing.T) {
+	t.Parallel()
+	addr := stack.Kafka(t).Addr
+	topic := stack.Topic(t, addr, 1)
+	p := publisher(t, kafka.PublisherConfig{Brokers: []string{addr}})
+	late := event(topic, "a", "2")
+	late.CreatedAt = late.CreatedAt.Add(61 * time.Minute)
+	acknowledged(t, p.Publish(t.Context(), []outbox.Event{event(topic, "a", "1"), late, event(topic, "a", "3")}))
+}
+
 // fetched is a record that kafka-go read back.
 type fetched struct {
 	partition  int
