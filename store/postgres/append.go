@@ -21,7 +21,7 @@ import (
 const appendOneSQL = `
 INSERT INTO {schema}.outbox (message_id, topic, key, payload, headers, deliver_after)
 SELECT $1::text, $2::text, $3::bytea, $4::bytea, $5::text::json, $6::text::timestamptz
-WHERE $7::boolean OR ` + unmovedSQL + ``
+WHERE $7::boolean OR ` + unmovedSQL
 
 // appendManySQL writes many events with one statement, whatever their number, so that
 // connections prepare it once. The numbers are given in the order of the rows. An empty text is
