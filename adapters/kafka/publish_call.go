@@ -57,6 +57,7 @@ func (c *call) sort(ctx context.Context) map[*broker][]*queue {
 		}
 		q := last.queue(e)
 		q.events = append(q.events, int32(i))
+		q.estimate += recordOverhead + len(e.Key) + len(e.Payload) + len(e.ID)
 	}
 	led := make(map[*broker][]*queue)
 	for _, r := range routes {
@@ -171,7 +172,11 @@ func (c *call) attempt(ctx context.Context, to *broker, queues []*queue) (batche
 		return nil, nil, err
 	}
 	deadline, _ := ctx.Deadline()
-	r := newProduceRequest(min(replicaTimeout, time.Until(deadline)/2))
+	estimate := 0
+	for _, q := range queues {
+		estimate += q.estimate
+	}
+	r := newProduceRequest(min(replicaTimeout, time.Until(deadline)/2), estimate)
 	for _, q := range queues {
 		added, err := q.fill(c, r)
 		if err != nil {

@@ -19,6 +19,7 @@ type queue struct {
 	layout    *layout
 	partition int
 	events    []int32 // by their place in the call
+	estimate  int     // of their bytes, without headers
 	next      int     // those before it have their results
 
 	// blocked are the keys of which an event has failed.

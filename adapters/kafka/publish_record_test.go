@@ -17,7 +17,7 @@ import (
 // encoded is a record set of the events as it goes over the wire, with its size before it.
 func encoded(t testing.TB, codec kafka.Compression, events ...outbox.Event) []byte {
 	t.Helper()
-	r := newProduceRequest(time.Second)
+	r := newProduceRequest(time.Second, 0)
 	var b recordBatch
 	at := r.begin(&queue{layout: &layout{topic: "orders"}})
 	for i := range events {
@@ -106,7 +106,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.SetBytes(1000 * 1000)
 		q := &queue{layout: &layout{topic: "orders"}}
 		for b.Loop() {
-			r := newProduceRequest(time.Second)
+			r := newProduceRequest(time.Second, 0)
 			var batch recordBatch
 			at := r.begin(q)
 			for i := range events {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ const (
 	// socket.request.max.bytes, 100 MiB unless set, by closing the connection,
 	// which would look like an outage, for ever.
 	maxRecordBytes = 100<<20 - 64<<10
+	// recordOverhead is what a record takes beside its key, value and ID, more or less.
+	recordOverhead = 32
 	// maxKeptFrame is the largest array that is kept for later requests.
 	maxKeptFrame = 8 << 20
 
@@ -48,10 +51,11 @@ type produceRequest struct {
 var requests = sync.Pool{New: func() any { return new(produceRequest) }}
 
 // newProduceRequest returns a request without batches. Within patience the
-// broker must have its replicas' word.
-func newProduceRequest(patience time.Duration) *produceRequest {
+// broker must have its replicas' word. There is room for an estimate of its bytes, which
+// it would else find by being copied again and again.
+func newProduceRequest(patience time.Duration, estimate int) *produceRequest {
 	r := requests.Get().(*produceRequest)
-	b := r.bytes[:0]
+	b := slices.Grow(r.bytes[:0], min(estimate, requestBytes))
 	b = append(b, 0, 0, 0, 0) // size
 	b = binary.BigEndian.AppendUint16(b, uint16(protocol.Produce))
 	b = append(b, 0, 0) // version
