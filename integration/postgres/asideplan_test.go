@@ -14,7 +14,7 @@ import (
 )
 
 // rowsOf are the rows that a plan that was run has read by aside_due, and how often it looked.
-var rowsOf = regexp.MustCompile(`Index (?:Only )?Scan using aside_due .*actual rows=(\d+) loops=(\d+)`)
+var rowsOf = regexp.MustCompile(`Index (?:Only )?Scan using aside_due .*actual rows=([\d.]+) loops=(\d+)`)
 
 // A relay asks for what is due again and again, with its largest batch, and reads nothing
 // else meanwhile.
