@@ -149,22 +149,34 @@ func (l *life) Settle(ctx context.Context, s outbox.Settlement) (outbox.Settled,
 	return around(l, func() (outbox.Settled, error) { return l.RelayStore.Settle(ctx, s) })
 }
 
-// Publish passes steps around each event, so that a blow can strike between two. The publisher fails none of them.
+// Publish passes steps around each event, so that a blow can strike between two.
 func (l *life) Publish(ctx context.Context, events []outbox.Event) []error {
-	results := make([]error, len(events))
-	for i := range events {
+	return oneByOne(events, func(e outbox.Event) error {
 		err := l.step()
 		if err == nil {
 			// A frozen process does not notice that its time is over before it has sent what it was about to send.
-			results[i] = l.publisher.Publish(context.WithoutCancel(ctx), events[i:i+1])[0]
-			err = l.step()
-		}
-		if err != nil {
-			for ; i < len(events); i++ {
-				results[i] = fmt.Errorf("%w: %w", outbox.ErrUnavailable, err)
+			result := l.publisher.Publish(context.WithoutCancel(ctx), []outbox.Event{e})[0]
+			if err = l.step(); err == nil {
+				return result
 			}
-			break
 		}
+		return fmt.Errorf("%w: %w", outbox.ErrUnavailable, err)
+	})
+}
+
+// oneByOne publishes events as a publisher must: none whose topic and key are those of one that failed.
+func oneByOne(events []outbox.Event, publish func(outbox.Event) error) []error {
+	type line struct{ topic, key string }
+	failed := map[line]bool{}
+	results := make([]error, len(events))
+	for i, e := range events {
+		of := line{e.Topic, string(e.Key)}
+		if e.Key != nil && failed[of] {
+			results[i] = outbox.ErrBehind
+			continue
+		}
+		results[i] = publish(e)
+		failed[of] = results[i] != nil
 	}
 	return results
 }
