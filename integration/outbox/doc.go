@@ -13,7 +13,7 @@
 // # The verdict
 //
 // Everything in the ledger was published, nothing else was, and the first copies of each key are in the order of their numbers. Without
-// a crash there is one copy of each.
+// a crash there is one copy of each. What an operator gave up, by Skip or Discard, is left out.
 //
 // # Seeds
 //
