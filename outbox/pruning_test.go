@@ -133,18 +133,24 @@ func TestRoundOfPruningHasALimitAndTheNextOneGoesOn(t *testing.T) {
 			f.Errorf("the first round looked at %d events", total)
 		}
 		f.wantNotices(outbox.NoticePruned, 0)
-		for minutes := 0; f.store.count("PruneLog") < 351; minutes++ {
-			if minutes > 10 {
-				f.Fatal("the pass does not come to its end")
-			}
-			f.pass(time.Minute)
-		}
+		f.passRounds(func() bool { return f.store.count("PruneLog") >= 351 })
 		f.wantNotices(outbox.NoticePruned, 1)
 		if most, total, _ := f.store.looks(); most != 1 || total != 350_000 {
 			f.Errorf("until then events that stay were looked at %d times, each up to %d times", total, most)
 		}
 		i.stop()
 	})
+}
+
+// passRounds lets rounds pass until done, and none behind the one that did it: between
+// two of them lies half a minute at least.
+func (f *fixture) passRounds(done func() bool) {
+	f.Helper()
+	for end := time.Now().Add(10 * time.Minute); !done(); f.pass(10 * time.Second) {
+		if time.Now().After(end) {
+			f.Fatal("the pass over the log does not come to its end")
+		}
+	}
 }
 
 // An outage, or another instance that is at it, ends a round, and the next one goes on where it was.
@@ -178,8 +184,11 @@ func TestRoundOfPruningThatIsCutShortIsGoneOnWith(t *testing.T) {
 					f.Errorf("%d statements in ten minutes", n)
 				}
 				interrupt(f.store, false)
-				f.pass(2 * time.Minute)
-				if most, _, last := f.store.looks(); most > 2 || last == 0 {
+				f.passRounds(func() bool {
+					_, _, last := f.store.looks()
+					return last > 0
+				})
+				if most, _, last := f.store.looks(); most > 2 || last != 1 {
 					f.Errorf("events were looked at up to %d times, the last one %d times", most, last)
 				}
 				f.wantNotices(outbox.NoticeAbandoned, 1)
