@@ -62,7 +62,7 @@ func Kafka(t testing.TB) Broker {
 }
 
 // NewKafka starts a broker for this test alone, on a quick session towards its controller: after Kill, Start takes about 5 s.
-// It stops when the test ends.
+// Start returns once all topics are served again, so that what a test itself sends then is taken. It stops when the test ends.
 func NewKafka(t testing.TB) *KafkaServer {
 	t.Helper()
 	k, err := startKafka(context.Background())
@@ -75,7 +75,7 @@ func NewKafka(t testing.TB) *KafkaServer {
 		}
 	})
 	return &KafkaServer{
-		controlled: controlled{t: t, name: k.what, back: k.back, probe: k.serves},
+		controlled: controlled{t: t, name: k.what, back: k.back, probe: k.servesTopics},
 		broker:     k.Broker,
 	}
 }
@@ -143,6 +143,29 @@ func (k *kafkaBroker) serves(ctx context.Context) error {
 	_, err = client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: "onceward-stack", Topics: map[string][]int{}})
 	if err != nil {
 		return fmt.Errorf("the coordinator of groups is not ready: %w", err)
+	}
+	return nil
+}
+
+// servesTopics is nil once the broker serves and leads every partition of the topics it has: one that came back answers for a
+// moment before it does.
+func (k *kafkaBroker) servesTopics(ctx context.Context) error {
+	if err := k.serves(ctx); err != nil {
+		return err
+	}
+	client, done := kafkaClient(k.Addr)
+	defer done()
+	meta, err := client.Metadata(ctx, &kafka.MetadataRequest{})
+	if err != nil {
+		return fmt.Errorf("ask for topics: %w", err)
+	}
+	for _, topic := range meta.Topics {
+		if topic.Internal {
+			continue
+		}
+		if err := topicServes(ctx, k.Addr, topic.Name, len(topic.Partitions)); err != nil {
+			return fmt.Errorf("topic %s: %w", topic.Name, err)
+		}
 	}
 	return nil
 }

@@ -95,10 +95,11 @@ func TestKafkaServesEveryListener(t *testing.T) {
 	}
 }
 
-func TestKafkaKeepsPortsAndRecordsOverKillAndStop(t *testing.T) {
+func TestKafkaKeepsPortsRecordsAndLeadersOverKillAndStop(t *testing.T) {
 	t.Parallel()
+	const partitions = 64 // which a broker that came back leads one after the other
 	server := stack.NewKafka(t)
-	topic := stack.Topic(t, server.Addr(), 1)
+	topic := stack.Topic(t, server.Addr(), partitions)
 	dialer := &kafka.Dialer{Timeout: 10 * time.Second}
 	for i, end := range []struct {
 		name string
@@ -114,10 +115,32 @@ func TestKafkaKeepsPortsAndRecordsOverKillAndStop(t *testing.T) {
 		begin := time.Now()
 		server.Start()
 		t.Logf("back %v after %s", time.Since(begin).Round(time.Millisecond), end.name)
+		if err := leads(t.Context(), server.Addr(), topic, partitions); err != nil {
+			t.Errorf("right after %s and Start: %v", end.name, err)
+		}
 		if got, err := fetch(t.Context(), dialer, server.Addr(), topic, int64(i)); err != nil || got != end.name {
 			t.Errorf("after %s and Start: record %q, %v", end.name, got, err)
 		}
 	}
+}
+
+// leads is nil if every partition takes a record.
+func leads(ctx context.Context, addr, topic string, partitions int) error {
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &kafka.Client{Addr: kafka.TCP(addr), Timeout: 10 * time.Second, Transport: transport}
+	for p := 1; p < partitions; p++ {
+		response, err := client.Produce(ctx, &kafka.ProduceRequest{
+			Topic: topic, Partition: p, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(kafka.Record{Value: kafka.NewBytes([]byte("v"))}),
+		})
+		if err == nil {
+			err = response.Error
+		}
+		if err != nil {
+			return fmt.Errorf("partition %d: %w", p, err)
+		}
+	}
+	return nil
 }
 
 func TestTopicsAreUsableAtOnceAndGoWithTheirTest(t *testing.T) {
