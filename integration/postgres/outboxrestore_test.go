@@ -45,6 +45,39 @@ func TestRestoredLogPublishesWhatWasUnpublishedAndNothingElse(t *testing.T) {
 	}
 }
 
+// TestRestoredLogOfTenRelaysPublishesToAllWhatOneHasYetTo: for each subset of nine there is a number that tells it.
+func TestRestoredLogOfTenRelaysPublishesToAllWhatOneHasYetTo(t *testing.T) {
+	t.Parallel()
+	first, second := stack.NewPostgres(t), stack.NewPostgres(t)
+	pool := newPool(t, first.Database())
+	store := postgres.New(pool)
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	relays := []outbox.Registration{registrationOf("of mail", "mail")}
+	for n := range 9 {
+		relays = append(relays, registrationOf(fmt.Sprintf("relay-%d", n)))
+	}
+	everywhere, late := eventsOf("orders", "everywhere", 5), eventsOf("orders", "late", 5)
+	publish(t, pool, store, everywhere...)()
+	behind := follow(t, store, relays[1], "a")
+	behind.all()
+	publish(t, pool, store, late...)()
+	for _, relay := range slices.Concat(relays[:1], relays[2:]) {
+		follow(t, store, relay, "a").all()
+	}
+	restored := second.Database()
+	copyLog(t, pool.Config().ConnString(), restored)
+	store = postgres.New(newPool(t, restored))
+	for n, relay := range relays {
+		want := idsOf(late)
+		if n == 0 {
+			want = nil
+		}
+		wantSame(t, relay.Relay, follow(t, store, relay, "b").all(), want)
+	}
+}
+
 // TestProcessThatSurvivesTheRestoreIsRefusedToo: its database is lost, restored in another cluster and
 // found under the old address. What it wrote there under a savepoint would look like an event of the old
 // cluster, published long ago.
