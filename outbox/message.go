@@ -150,9 +150,13 @@ func textProblem(s string) string {
 	return ""
 }
 
+// headerBytes is what a header takes beside its name and value. Kafka needs two to six
+// bytes to say how long they are, others more.
+const headerBytes = 8
+
 // size is what a broker's limit is about.
 func (m *Message) size() int {
-	size := len(m.Key) + len(m.Payload)
+	size := len(m.Key) + len(m.Payload) + headerBytes*len(m.Headers)
 	for i := range m.Headers {
 		size += len(m.Headers[i].Name) + len(m.Headers[i].Value)
 	}

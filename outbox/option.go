@@ -19,8 +19,9 @@ type options struct {
 // for its framing.
 const defaultMaxBytes = 1_000_000
 
-// MaxBytes bounds key, payload and headers of a message together. Default
-// 1,000,000, which fits Kafka's default limit. An event that no broker takes would be a
+// MaxBytes bounds key, payload and headers of a message together, where each header
+// counts eight bytes more than its name and value have. Default 1,000,000, which fits
+// Kafka's default limit. An event that no broker takes would be a
 // dead letter; refused here, it fails the transaction of whoever made it.
 func MaxBytes(bytes int) Option {
 	return func(o *options) { o.maxBytes = bytes }
