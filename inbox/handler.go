@@ -4,8 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/onceward/onceward/internal/panicvalue"
 )
 
 // Handler does the work of one message on tx, the transaction that also holds
@@ -74,7 +75,7 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("%s panicked: %v", cmp.Or(e.who, "handler"), e.Value)
+	return cmp.Or(e.who, "handler") + " panicked: " + panicvalue.Text(e.Value)
 }
 
 // Unwrap returns Value if it is an error.

@@ -34,6 +34,36 @@ func TestPanicIsAFailedAttempt(t *testing.T) {
 	f.wantEffects("b")
 }
 
+// ownValue contains itself: fmt recurses into it until the stack overflows, which ends the process.
+func ownValue() any {
+	a := []any{nil}
+	a[0] = a
+	return a
+}
+
+type selfishError struct{}
+
+func (selfishError) Error() string { panic(ownValue()) }
+
+func TestPanicWithAValueThatContainsItselfEndsNothing(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func() error{
+		"handler":           func() error { panic(ownValue()) },
+		"error":             func() error { return selfishError{} },
+		"panic of an error": func() error { panic(selfishError{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setup(t, inbox.MaxAttempts(1), inbox.OnEvent(func(context.Context, inbox.Event) { panic(ownValue()) }))
+			f.on = func(context.Context, *fakeTx, inbox.Message) error { return fail() }
+			f.wantOutcomes(f.process(message("a")), "parked")
+			if log := f.logs.String(); !strings.Contains(log, "OnEvent panicked") || !strings.Contains(log, "panicked: ") {
+				t.Errorf("log is %s", log)
+			}
+		})
+	}
+}
+
 func TestGoexitIsAFailedAttempt(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

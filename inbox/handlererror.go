@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+
+	"github.com/onceward/onceward/internal/panicvalue"
 )
 
 // handlerError is what a handler returned, apart from what the store adds to it.
@@ -23,7 +25,7 @@ func newHandlerError(err error) (failure *handlerError) {
 	defer func() {
 		if value := recover(); value != nil {
 			panicked := &PanicError{
-				Value: fmt.Sprintf("the error that it returned, a %T, can't be read; is it a nil pointer? %v", err, value),
+				Value: fmt.Sprintf("the error that it returned, a %T, can't be read; is it a nil pointer? %s", err, panicvalue.Text(value)),
 				Stack: debug.Stack(),
 			}
 			failure = &handlerError{panicked, panicked.Error()}

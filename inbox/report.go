@@ -3,13 +3,13 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/onceward/onceward/idempotency"
+	"github.com/onceward/onceward/internal/panicvalue"
 )
 
 // reportDecision reports a committed message. On the good path, nobody listening,
@@ -85,7 +85,7 @@ func (in *Inbox[Tx]) tell(ctx context.Context, event Event) {
 			in.counters.reportPanics.Add(1)
 			in.logger.LogAttrs(ctx, slog.LevelError, "inbox: OnEvent panicked",
 				slog.String("consumer", in.consumer), slog.String("event", string(event.Kind)),
-				slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+				slog.String("panic", panicvalue.Text(value)), slog.String("stack", string(debug.Stack())))
 		}
 	}()
 	in.hook(ctx, event)

@@ -145,9 +145,17 @@ func TestDeadlineOfACallIsAnOutage(t *testing.T) {
 	})
 }
 
+// ownValue contains itself: fmt recurses into it until the stack overflows, which ends the process.
+func ownValue() any {
+	a := []any{nil}
+	a[0] = a
+	return a
+}
+
 func TestMisbehavingPublisherIsAnOutage(t *testing.T) {
 	for name, misbehave := range map[string]func(events []outbox.Event) []error{
-		"panics": func([]outbox.Event) []error { panic("boom") },
+		"panics":             func([]outbox.Event) []error { panic("boom") },
+		"panics with itself": func([]outbox.Event) []error { panic(ownValue()) },
 		"ends its goroutine": func([]outbox.Event) []error {
 			runtime.Goexit()
 			return nil

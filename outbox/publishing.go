@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/onceward/onceward/internal/panicvalue"
 )
 
 const (
@@ -238,7 +240,7 @@ func publishSafely(ctx context.Context, publisher Publisher, events []Event, set
 	defer func() {
 		switch value := recover(); {
 		case value != nil:
-			results = allFailed(len(events), &panicError{value: fmt.Sprint(value), stack: string(debug.Stack())})
+			results = allFailed(len(events), &panicError{value: panicvalue.Text(value), stack: string(debug.Stack())})
 		case results == nil:
 			results = allFailed(len(events), errExited)
 		}
@@ -293,7 +295,7 @@ func judge(ctx context.Context, err error) (v verdict) {
 	}
 	defer func() {
 		if value := recover(); value != nil {
-			v = verdict{failed, fmt.Errorf("the error that the publisher returned, a %T, can't be read; is it a nil pointer? %v", err, value)}
+			v = verdict{failed, fmt.Errorf("the error that the publisher returned, a %T, can't be read; is it a nil pointer? %s", err, panicvalue.Text(value))}
 		}
 	}()
 	v.err = &publisherError{err, err.Error()}

@@ -2,12 +2,12 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
 
+	"github.com/onceward/onceward/internal/panicvalue"
 	"github.com/onceward/onceward/internal/userlog"
 )
 
@@ -112,7 +112,7 @@ func (r *reporter) tell(n Notice) {
 		if value := recover(); value != nil {
 			r.reportPanics.Add(1)
 			r.log(slog.LevelError, "outbox: OnNotice panicked", slog.String("relay", r.relay),
-				slog.String("notice", string(n.Kind)), slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+				slog.String("notice", string(n.Kind)), slog.String("panic", panicvalue.Text(value)), slog.String("stack", string(debug.Stack())))
 		}
 	}()
 	r.hook(n)

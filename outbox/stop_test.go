@@ -144,8 +144,9 @@ func TestRunWhoseContextHasEndedDoesNothing(t *testing.T) {
 
 func TestReportsThatPanicChangeNothing(t *testing.T) {
 	for name, panicking := range map[string]func(*outbox.RelayConfig){
-		"hook":   func(c *outbox.RelayConfig) { c.OnNotice = func(outbox.Notice) { panic("hook") } },
-		"logger": func(c *outbox.RelayConfig) { c.Logger = slog.New(panickingLog{}) },
+		"hook":                                 func(c *outbox.RelayConfig) { c.OnNotice = func(outbox.Notice) { panic("hook") } },
+		"hook of a value that contains itself": func(c *outbox.RelayConfig) { c.OnNotice = func(outbox.Notice) { panic(ownValue()) } },
+		"logger":                               func(c *outbox.RelayConfig) { c.Logger = slog.New(panickingLog{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, func(f *fixture) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/onceward/onceward/inbox"
+	"github.com/onceward/onceward/internal/panicvalue"
 	"github.com/onceward/onceward/internal/userlog"
 )
 
@@ -140,7 +141,7 @@ func (r reporter) tell(ctx context.Context, event inbox.Event) {
 	defer func() {
 		if value := recover(); value != nil {
 			r.log.LogAttrs(ctx, slog.LevelError, "kafka: OnEvent panicked", slog.String("group", r.group),
-				slog.String("event", string(event.Kind)), slog.Any("panic", value), slog.String("stack", string(debug.Stack())))
+				slog.String("event", string(event.Kind)), slog.String("panic", panicvalue.Text(value)), slog.String("stack", string(debug.Stack())))
 		}
 	}()
 	r.hook(ctx, event)

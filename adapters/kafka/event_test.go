@@ -30,6 +30,21 @@ func TestPanicOfAHookIsLoggedAndEndsNothing(t *testing.T) {
 	}
 }
 
+// fmt recurses into a value that contains itself until the stack overflows, which ends the process.
+func TestPanicOfAHookWithAValueThatContainsItselfEndsNothing(t *testing.T) {
+	t.Parallel()
+	var lines bytes.Buffer
+	r := newReporter(ConsumerConfig{Group: "billing", Logger: slog.New(slog.NewTextHandler(&lines, nil)), OnEvent: func(context.Context, inbox.Event) {
+		a := []any{nil}
+		a[0] = a
+		panic(a)
+	}})
+	r.report(t.Context(), inbox.Event{Kind: EventStalled, Count: 1})
+	if got := lines.String(); !strings.Contains(got, "[]interface {}") {
+		t.Errorf("logged %q", got)
+	}
+}
+
 // A logger that panics keeps the event from nobody else.
 func TestPanicOfALoggerEndsNothing(t *testing.T) {
 	t.Parallel()
