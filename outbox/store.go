@@ -79,8 +79,8 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// the log, and at events that are all too young. If another PruneLog is
 	// at work anywhere on this store it looks at nothing. A relay of which no
 	// instance has had a lease for longer than abandonAfter holds up nothing but what
-	// it has set aside, and is reported. Times before a Register in which no relay of the
-	// log had one do not count, and a Register is as good as a lease.
+	// it has set aside, and is reported. Times in which no relay of the log had one
+	// do not count, and a Register is as good as a lease.
 	PruneLog(ctx context.Context, after int64, limit int, abandonAfter time.Duration) (Pruned, error)
 }
 

@@ -15,7 +15,7 @@ import (
 //	live      instances whose lease is not over: by the index relay_instance_pkey
 //	me        what was known of this instance before
 //	lease     … and now. Old leases go, so that the table stays small
-//	seen      that somebody runs the relay. Its row is locked before any lane is, as operators do
+//	seen      that somebody runs the relay, see there. Rows are locked before any lane is, as operators do
 //	share     lanes by instance, in the order of their names; the first few get one more
 //	free      lanes of nobody who lives. An instance without a row is new or was
 //	          forgotten in a crash of the server: what it owns is free, even for itself
@@ -46,11 +46,7 @@ WITH r AS MATERIALIZED (
 	DELETE FROM {schema}.relay_instance i
 	WHERE i.relay = $1::text AND i.instance <> $2::text
 	AND i.lease_until < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 hour'
-), seen AS (
-	UPDATE {schema}.relay s SET seen_at = pg_catalog.clock_timestamp()
-	WHERE s.name = $1::text AND s.seen_at < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 minute'
-	RETURNING s.name
-), share AS MATERIALIZED (
+), ` + seenSQL + `, share AS MATERIALIZED (
 	SELECT r.lanes / i.live + CASE WHEN i.before < r.lanes % i.live THEN 1 ELSE 0 END AS lanes
 	FROM r CROSS JOIN (
 		SELECT (pg_catalog.count(*) FILTER (WHERE live.instance <> $2::text))::integer + 1 AS live,

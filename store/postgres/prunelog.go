@@ -10,11 +10,11 @@ import (
 )
 
 // abandonedSQL lists relays of which no instance has had a lease for a while, in a
-// table with a row for each relay.
+// table with a row for each relay. If none of any relay has one, that time does not count.
 const abandonedSQL = `
 SELECT r.name FROM {schema}.relay r
 WHERE GREATEST(r.seen_at, (SELECT pg_catalog.max(i.lease_until) FROM {schema}.relay_instance i WHERE i.relay = r.name))
-	< pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) ($1::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
+	< LEAST(pg_catalog.clock_timestamp(), (` + lastRunSQL + `)) OPERATOR(pg_catalog.-) ($1::bigint::float8 OPERATOR(pg_catalog.*) interval '1 microsecond')
 ORDER BY r.name`
 
 // pruneLogSQL looks at events one after the other and deletes those that are old enough

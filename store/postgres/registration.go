@@ -10,26 +10,35 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// noteSeenSQL notes that somebody is about to run the relay, before PruneLog can
-// take it for abandoned. A time in which no relay at all ran does not count for any: after a
-// standstill, or of a log that was restored from an old dump, whoever starts first would
-// else delete what the others have yet to publish. Two at once count it once. Of the relays it
-// reads all, in one order, of their instances each by the index relay_instance_pkey.
-const noteSeenSQL = `
-WITH standstill AS MATERIALIZED (
-	SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.max(GREATEST(
-		r.seen_at, (SELECT pg_catalog.max(i.lease_until) FROM {schema}.relay_instance i WHERE i.relay = r.name))) AS lasted
-	FROM {schema}.relay r
+// lastRunSQL is when somebody had a lease last, of any relay. Of the relays it reads all, of
+// their instances each by the index relay_instance_pkey.
+const lastRunSQL = `
+	SELECT pg_catalog.max(GREATEST(
+		r.seen_at, (SELECT pg_catalog.max(i.lease_until) FROM {schema}.relay_instance i WHERE i.relay = r.name)))
+	FROM {schema}.relay r`
+
+// seenSQL notes that somebody is about to run the relay, or runs it, to the minute. A time
+// in which no relay at all ran does not count for any: after a standstill, as in an outage of
+// the database, or of a log that was restored from an old dump, whoever comes first would
+// else delete what the others have yet to publish. Two at once count it once. It locks
+// relays in one order.
+const seenSQL = `standstill AS MATERIALIZED (
+	SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) (` + lastRunSQL + `) AS lasted
 ), due AS MATERIALIZED (
 	SELECT r.name FROM {schema}.relay r CROSS JOIN standstill s
 	WHERE s.lasted OPERATOR(pg_catalog.>) interval '1 minute'
 	OR r.name = $1::text AND r.seen_at < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 minute'
 	ORDER BY r.name FOR UPDATE OF r
-)
-UPDATE {schema}.relay r SET seen_at = LEAST(pg_catalog.clock_timestamp(), CASE
-	WHEN r.name <> $1::text THEN r.seen_at OPERATOR(pg_catalog.+) s.lasted
-	ELSE pg_catalog.clock_timestamp() END)
-FROM due, standstill s WHERE r.name = due.name`
+), seen AS (
+	UPDATE {schema}.relay r SET seen_at = LEAST(pg_catalog.clock_timestamp(), CASE
+		WHEN r.name <> $1::text THEN r.seen_at OPERATOR(pg_catalog.+) s.lasted
+		ELSE pg_catalog.clock_timestamp() END)
+	FROM due, standstill s WHERE r.name = due.name
+	RETURNING r.name
+)`
+
+// noteSeenSQL is before PruneLog can take the relay for abandoned.
+const noteSeenSQL = `WITH ` + seenSQL + ` SELECT pg_catalog.count(*) FROM seen`
 
 // addRelaySQL creates a relay unless it is there. It waits for another process that
 // creates it now.

@@ -73,6 +73,9 @@ func (s *Store) Lease(ctx context.Context, relay, instance string, lease time.Du
 
 func leaseLanes(ctx context.Context, tx *sql.Tx, r outbox.Registration, instance string, lease time.Duration) (outbox.Lease, error) {
 	l := outbox.Lease{}
+	if err := noteRelay(ctx, tx, r.Relay); err != nil { // before it has a lease again
+		return l, err
+	}
 	if _, err := tx.ExecContext(ctx, prolongLease, r.Relay, instance, microseconds(lease)); err != nil {
 		return l, err
 	}

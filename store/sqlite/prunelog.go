@@ -10,10 +10,11 @@ import (
 	"github.com/onceward/onceward/outbox"
 )
 
-// abandoned are the relays of which nobody has had a lease for longer than ?1.
+// abandoned are the relays of which nobody has had a lease for longer than ?1. If nobody
+// has one of any relay, that time does not count.
 const abandoned = `
 SELECT r.name FROM onceward_relay AS r
-WHERE coalesce(r.seen_at, r.created_at) < ` + now + ` - ?1
+WHERE coalesce(r.seen_at, r.created_at) < min(` + now + `, ` + lastRun + `) - ?1
   AND NOT EXISTS (SELECT 1 FROM onceward_relay_instance AS i WHERE i.relay = r.name AND i.` + isLive + `)`
 
 // prunable looks at the events behind ?2, at most ?3 of them, by the primary key. Each

@@ -28,10 +28,12 @@ INSERT INTO onceward_relay_lane (relay, lane, epoch, last)
 WITH RECURSIVE lanes (lane) AS (SELECT 0 UNION ALL SELECT lane + 1 FROM lanes WHERE lane + 1 < ?2)
 SELECT ?1, lane, ?3, ?4 FROM lanes`
 
+// lastRun is when somebody had a lease last, of any relay.
+const lastRun = `(SELECT max(coalesce(max(coalesce(seen_at, created_at)), 0), coalesce((SELECT max(lease_until) FROM onceward_relay_instance), 0))
+FROM onceward_relay)`
+
 // standstill is for how long nobody has run any relay.
-const standstill = `
-SELECT ` + now + ` - max(coalesce(max(coalesce(seen_at, created_at)), 0), coalesce((SELECT max(lease_until) FROM onceward_relay_instance), 0))
-FROM onceward_relay`
+const standstill = `SELECT ` + now + ` - ` + lastRun
 
 // seenLongAgo are the relays to note something of: all after a standstill of more than a
 // minute, ?2 microseconds; else the one that somebody is about to run.
@@ -39,7 +41,7 @@ const seenLongAgo = `(?2 > 60000000 OR name = ?1 AND coalesce(seen_at, created_a
 
 // noteSeenAgain keeps PruneLog from taking a relay for abandoned before its first lease. A
 // time in which no relay at all ran does not count for any: after a standstill whoever
-// starts first would else delete what the others have yet to publish.
+// comes first would else delete what the others have yet to publish.
 const noteSeenAgain = `
 UPDATE onceward_relay SET seen_at = CASE WHEN name = ?1 THEN ` + now + ` ELSE min(` + now + `, coalesce(seen_at, created_at) + ?2) END
 WHERE ` + seenLongAgo
@@ -47,12 +49,10 @@ WHERE ` + seenLongAgo
 func noteRelay(ctx context.Context, tx *sql.Tx, relay string) error {
 	var lasted int64
 	if err := tx.QueryRowContext(ctx, standstill).Scan(&lasted); err != nil {
-		return failed("register relay", err)
+		return err
 	}
-	if _, err := tx.ExecContext(ctx, noteSeenAgain, relay, lasted); err != nil {
-		return failed("register relay", err)
-	}
-	return nil
+	_, err := tx.ExecContext(ctx, noteSeenAgain, relay, lasted)
+	return err
 }
 
 // Register implements outbox.RelayStore. A relay that is registered already, and was seen
@@ -80,7 +80,7 @@ func (s *Store) register(ctx context.Context, r outbox.Registration) error {
 	}
 	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if err := noteRelay(ctx, tx, r.Relay); err != nil {
-			return err
+			return failed("register relay", err)
 		}
 		done, err := registered(ctx, tx, r)
 		if done || err != nil {

@@ -201,6 +201,25 @@ func pruneLogRules[Tx any]() []outboxRule[Tx] {
 				f.Errorf("abandoned are %q", pruned.Abandoned)
 			}
 		}},
+		{"OutageOfTheDatabaseAbandonsNoRelayThatGoesOnRunning", func(f *outboxFixture[Tx]) {
+			other := registration()
+			other.Relay = "other"
+			a, b := f.startFor(time.Minute, "a", registration()), f.startFor(time.Minute, "b", other)
+			f.append(eventOf("a", "k"))
+			f.db.Age(f.T, abandonAfter+old)
+			// Nobody registers anew. Whoever comes first prunes, before its next lease and after it.
+			for range 2 {
+				if pruned := f.wantPruned(100, 0); len(pruned.Abandoned) != 0 {
+					f.Errorf("abandoned are %q", pruned.Abandoned)
+				}
+				a.renew()
+			}
+			a.wantCaughtUp("a")
+			f.wantPruned(100, 0)
+			b.renew()
+			b.wantCaughtUp("a")
+			f.wantPruned(100, 1)
+		}},
 		{"RemovedRelayHoldsUpNothing", func(f *outboxFixture[Tx]) {
 			other := registration()
 			other.Relay, other.Retention = "other", 1000*time.Hour
