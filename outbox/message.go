@@ -68,8 +68,23 @@ type Event struct {
 	Attempts int
 
 	// Invalid says why the row cannot be published: plain SQL may write
-	// headers that are none. Such an event is a dead letter at once.
+	// headers that are none, or hundreds of megabytes. Such an event is a dead letter at once.
 	Invalid error
+}
+
+// MaxEventBytes is how many bytes key, payload and headers of an event may take together in
+// the log. Append refuses more, but plain SQL may write it: that comes Invalid, without
+// payload and headers and perhaps without its key, or reading it would fail time after
+// time and nothing behind it be published.
+const MaxEventBytes = 64 << 20
+
+// CheckSize returns what is wrong with an event that takes so many bytes.
+func CheckSize(bytes int64) error {
+	if bytes > MaxEventBytes {
+		return fmt.Errorf("key, payload and headers take %d bytes in the log, more than the %d that relays read: "+
+			"store the content elsewhere and publish where it is", bytes, MaxEventBytes)
+	}
+	return nil
 }
 
 // NewID returns a new ID, a UUIDv7: IDs made later sort later, which keeps the

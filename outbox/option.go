@@ -21,7 +21,7 @@ const defaultMaxBytes = 1_000_000
 
 // MaxBytes bounds key, payload and headers of a message together, where each header
 // counts eight bytes more than its name and value have. Default 1,000,000, which fits
-// Kafka's default limit. An event that no broker takes would be a
+// Kafka's default limit, at most MaxEventBytes. An event that no broker takes would be a
 // dead letter; refused here, it fails the transaction of whoever made it.
 func MaxBytes(bytes int) Option {
 	return func(o *options) { o.maxBytes = bytes }
@@ -50,8 +50,9 @@ func (o *options) validate(hasStore bool) error {
 	if !hasStore {
 		problems = append(problems, errors.New("outbox: store is nil: pass one, such as postgres.New(pool)"))
 	}
-	if o.maxBytes < 1 {
-		problems = append(problems, fmt.Errorf("outbox: MaxBytes(%d): pass how large a message may be, such as %d", o.maxBytes, defaultMaxBytes))
+	if o.maxBytes < 1 || o.maxBytes > MaxEventBytes {
+		problems = append(problems, fmt.Errorf("outbox: MaxBytes(%d): pass how large a message may be, 1 to %d, such as %d",
+			o.maxBytes, MaxEventBytes, defaultMaxBytes))
 	}
 	return errors.Join(problems...)
 }

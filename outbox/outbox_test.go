@@ -146,10 +146,11 @@ func TestBadOptionsAreReported(t *testing.T) {
 	t.Parallel()
 	var none *outbox.Outbox[*fakeTx]
 	for want, events := range map[string]*outbox.Outbox[*fakeTx]{
-		"MaxBytes(0)":    outbox.New(newFakeStore(), outbox.MaxBytes(0), nil),
-		"store is nil":   outbox.New[*fakeTx](nil),
-		"outbox.New":     none,
-		"nil or empty: ": {},
+		"MaxBytes(0)":        outbox.New(newFakeStore(), outbox.MaxBytes(0), nil),
+		"MaxBytes(67108865)": outbox.New(newFakeStore(), outbox.MaxBytes(outbox.MaxEventBytes+1)),
+		"store is nil":       outbox.New[*fakeTx](nil),
+		"outbox.New":         none,
+		"nil or empty: ":     {},
 	} {
 		for doing, err := range map[string]error{
 			"Check":   events.Check(t.Context()),

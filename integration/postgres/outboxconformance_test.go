@@ -56,6 +56,10 @@ func (s schema) insertInvalid() string {
 	return `INSERT INTO ` + pgx.Identifier{s.name, "outbox"}.Sanitize() + ` (topic, headers) VALUES ($1, '{"name": "value"}')`
 }
 
+func (s schema) insertLarge() string {
+	return `INSERT INTO ` + pgx.Identifier{s.name, "outbox"}.Sanitize() + ` (topic, key, payload) VALUES ($1, $2, convert_to(repeat('p', $3), 'UTF8'))`
+}
+
 const lockName = `SELECT pg_advisory_xact_lock(hashtext($1))`
 
 type pgxOutbox struct {
@@ -101,6 +105,11 @@ func (d pgxOutbox) InsertInvalid(ctx context.Context, tx pgx.Tx, topic string) e
 	return err
 }
 
+func (d pgxOutbox) InsertLarge(ctx context.Context, tx pgx.Tx, topic string, key []byte, payloadBytes int) error {
+	_, err := tx.Exec(ctx, d.insertLarge(), topic, key, payloadBytes)
+	return err
+}
+
 type sqlOutbox struct {
 	schema
 
@@ -142,5 +151,10 @@ func (d sqlOutbox) InsertPlain(ctx context.Context, tx *sql.Tx, topic string, ke
 
 func (d sqlOutbox) InsertInvalid(ctx context.Context, tx *sql.Tx, topic string) error {
 	_, err := tx.ExecContext(ctx, d.insertInvalid(), topic)
+	return err
+}
+
+func (d sqlOutbox) InsertLarge(ctx context.Context, tx *sql.Tx, topic string, key []byte, payloadBytes int) error {
+	_, err := tx.ExecContext(ctx, d.insertLarge(), topic, key, payloadBytes)
 	return err
 }

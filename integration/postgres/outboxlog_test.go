@@ -260,6 +260,13 @@ func TestWhateverAProgramWritesIsReadOrRefused(t *testing.T) {
 		`(topic, message_id) VALUES ('a', '')`:                                          "ID",
 		`(topic, message_id) VALUES ('a', repeat('i', 10000000))`:                       "ID",
 		`(topic) VALUES (repeat('t', 513))`:                                             "topic",
+		`(topic) VALUES (repeat('t', 10000000))`:                                        "topic",
+		`(topic, payload) VALUES ('a', convert_to(repeat('p', 67108865), 'UTF8'))`:      "67108865",
+		`(topic, key) VALUES ('a', convert_to(repeat('k', 67108865), 'UTF8'))`:          "67108865",
+		// Packed it is small.
+		`(topic, headers) VALUES ('a', ('[["n", "' || repeat('v', 67108864) || '"]]')::json)`: "67108875",
+		// Each is small enough.
+		`(topic, key, payload) VALUES ('a', convert_to(repeat('k', 33554433), 'UTF8'), convert_to(repeat('p', 33554432), 'UTF8'))`: "67108865",
 	}
 	want := map[int64]string{}
 	add := func(row, says string) {

@@ -72,10 +72,12 @@ func appendSQL(messages []outbox.Message) (statement string, args []any, err err
 	if len(messages) == 1 {
 		m := &messages[0]
 		var headers any
-		if len(m.Headers) > 0 {
-			if headers, err = headersText(m.Headers); err != nil {
-				return "", nil, err
-			}
+		text, err := headersOf(m)
+		if err != nil {
+			return "", nil, err
+		}
+		if text != "" {
+			headers = text
 		}
 		return appendOneSQL, []any{m.ID, m.Topic, bytesArg(m.Key), bytesArg(m.Payload), headers, timeArg(m.DeliverAfter)}, nil
 	}
@@ -87,11 +89,9 @@ func appendSQL(messages []outbox.Message) (statement string, args []any, err err
 	payloads.text = make([]byte, 0, payload+len(`{}`)) // at once: growing copies megabytes again and again
 	for i := range messages {
 		m := &messages[i]
-		text := ""
-		if len(m.Headers) > 0 {
-			if text, err = headersText(m.Headers); err != nil {
-				return "", nil, err
-			}
+		text, err := headersOf(m)
+		if err != nil {
+			return "", nil, err
 		}
 		due, _ := timeArg(m.DeliverAfter).(string)
 		ids.addText(m.ID)
@@ -102,6 +102,18 @@ func appendSQL(messages []outbox.Message) (statement string, args []any, err err
 		dues.addText(due)
 	}
 	return appendManySQL, []any{ids.String(), topics.String(), keys.String(), payloads.String(), headers.String(), dues.String()}, nil
+}
+
+// headersOf is the text of a message's headers, empty if there are none. It refuses what no
+// relay would read: as JSON headers can take six times their bytes.
+func headersOf(m *outbox.Message) (text string, err error) {
+	if len(m.Headers) > 0 {
+		if text, err = headersText(m.Headers); err != nil {
+			return "", err
+		}
+	}
+	const length = 4 // which the server stores before a value
+	return text, outbox.CheckSize(int64(len(m.Key) + len(m.Payload) + len(text) + length))
 }
 
 // appendError says what the failure of a statement in somebody else's transaction

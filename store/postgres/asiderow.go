@@ -14,7 +14,7 @@ const asideEvent = `a.number, coalesce(o.slot, 0) AS slot, coalesce(o.message_id
 		a.lane, a.state, coalesce(a.key_hash, '') AS key_hash, a.attempts, a.error, a.due_at, a.set_aside_at`
 
 // asideColumns are what asideRow reads.
-const asideColumns = eventColumns + `, e.missing, e.lane, e.state, e.key_hash, e.attempts, e.error,
+const asideColumns = eventColumns + `, ` + content + `, e.missing, e.lane, e.state, e.key_hash, e.attempts, e.error,
 	(pg_catalog.date_part('epoch', e.due_at) OPERATOR(pg_catalog.*) 1000000)::bigint,
 	(pg_catalog.date_part('epoch', e.due_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint,
 	(pg_catalog.date_part('epoch', e.set_aside_at) OPERATOR(pg_catalog.*) 1000000)::bigint`
@@ -22,6 +22,7 @@ const asideColumns = eventColumns + `, e.missing, e.lane, e.state, e.key_hash, e
 type asideRow struct {
 	eventRow
 
+	content               int64
 	missing               bool
 	lane, attempts        int
 	state, keyHash, error string
@@ -30,7 +31,7 @@ type asideRow struct {
 }
 
 func (r *asideRow) dest() []any {
-	return append(r.eventRow.dest(), &r.missing, &r.lane, &r.state, &r.keyHash, &r.attempts, &r.error, &r.dueAt, &r.after, &r.setAsideAt)
+	return append(r.eventRow.dest(), &r.content, &r.missing, &r.lane, &r.state, &r.keyHash, &r.attempts, &r.error, &r.dueAt, &r.after, &r.setAsideAt)
 }
 
 var errMissing = errors.New("the event was deleted from the log while it was set aside: discard it")
@@ -50,6 +51,9 @@ func (r *asideRow) asideEvent() outbox.AsideEvent {
 		e.Due = time.UnixMicro(*r.dueAt).UTC()
 	}
 	e.Event.Lane, e.Event.Attempts = r.lane, r.attempts
+	if r.content > outbox.MaxEventBytes {
+		tooLarge(&e.Event, r.content)
+	}
 	if r.missing {
 		e.Event.Invalid = errMissing
 	}

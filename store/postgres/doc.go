@@ -131,7 +131,7 @@
 //	pg_upgrade                                    the same                              adopted as it is
 //	disk or backup copied, point in time          nothing: all numbers still hold       positions as saved, copies
 //	row written with headers that are none,       reading it                            Event.Invalid: a
-//	  or with a long ID                                                                   dead letter
+//	  with a long ID, or of over 64 MiB                                                   dead letter
 //	event deleted that is set aside               reading it                            Event.Invalid
 //	instance wakes after its lease                epoch, in Settle                      nothing is saved
 //

@@ -70,7 +70,7 @@ SELECT 0, 0, '', '', NULL, NULL, NULL, 0, (
 		SELECT (pg_catalog.date_part('epoch', pg_catalog.min(c.due_at) OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())
 			OPERATOR(pg_catalog.*) 1000000)::bigint
 		FROM candidate c WHERE NOT c.is_due OR c.place > $3::bigint OR c.place_in_lane > {share}
-	), NULL, false, 0, '', '', 0, '', NULL, NULL, 0, true`
+	), NULL, 0, false, 0, '', '', 0, '', NULL, NULL, 0, true`
 
 // minDueShare makes one call of a few events of many lanes.
 const minDueShare = 64

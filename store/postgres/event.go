@@ -10,9 +10,31 @@ import (
 )
 
 // eventColumns are what eventRow reads, of a row e with the columns of the outbox
-// and kept: false leaves out what can be large.
-const eventColumns = `e.number, e.slot, e.message_id, e.topic, e.key,
-	CASE WHEN kept THEN e.payload END, CASE WHEN kept THEN e.headers::text END, ` + eventTimes
+// and kept: false leaves out what can be large. What is larger than an event may be
+// is left out always.
+const eventColumns = eventTexts + `,
+	CASE WHEN pg_catalog.octet_length(e.key) <= ` + keptText + ` OR ` + content + ` <= ` + maxContent + ` THEN e.key END,
+	CASE WHEN kept AND ` + content + ` <= ` + maxContent + ` THEN e.payload END,
+	CASE WHEN kept AND ` + content + ` <= ` + maxContent + ` THEN e.headers::text END, ` + eventTimes
+
+// eventTexts are cut where they are so long that the event is invalid anyway.
+const eventTexts = `e.number, e.slot,
+	CASE WHEN pg_catalog.octet_length(e.message_id) <= ` + keptText + ` THEN e.message_id ELSE pg_catalog.left(e.message_id, 1000) END,
+	CASE WHEN pg_catalog.octet_length(e.topic) <= ` + keptText + ` THEN e.topic ELSE pg_catalog.left(e.topic, 1000) END`
+
+// content is how many bytes the values of a row e have that can be large. Only headers
+// that are packed are read for it: how large they are is known in no other way.
+const content = `coalesce(pg_catalog.octet_length(e.key), 0)::bigint + coalesce(pg_catalog.octet_length(e.payload), 0)
+	+ coalesce(CASE WHEN pg_catalog.pg_column_compression(e.headers) IS NULL THEN pg_catalog.pg_column_size(e.headers)
+		ELSE pg_catalog.octet_length(e.headers::text) END, 0)`
+
+const (
+	// maxContent is outbox.MaxEventBytes, in a statement.
+	maxContent = `67108864`
+
+	// keptText is alongBytes, in a statement.
+	keptText = `4096`
+)
 
 // hexSQL makes the server write bytes in hex until the transaction ends: as text, which
 // some of pgx's modes ask for, pgx reads no other form. For a log that is cheaper than
@@ -26,11 +48,9 @@ const eventTimes = `(pg_catalog.date_part('epoch', e.created_at) OPERATOR(pg_cat
 	(pg_catalog.date_part('epoch', e.deliver_after) OPERATOR(pg_catalog.*) 1000000)::bigint,
 	(pg_catalog.date_part('epoch', e.deliver_after OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint`
 
-// eventSize is what a row e takes on the way here. None of it reads a value that is
-// stored out of line.
-const eventSize = `100 + pg_catalog.octet_length(e.message_id) + pg_catalog.octet_length(e.topic)
-	+ coalesce(pg_catalog.octet_length(e.key), 0) + coalesce(pg_catalog.octet_length(e.payload), 0)
-	+ coalesce(pg_catalog.pg_column_size(e.headers), 0)`
+// eventSize is what a row e takes on the way here, more or less.
+const eventSize = `100 + LEAST(pg_catalog.octet_length(e.message_id), 1000) + LEAST(pg_catalog.octet_length(e.topic), 1000)
+	+ CASE WHEN ` + content + ` <= ` + maxContent + ` THEN (` + content + `)::integer ELSE 0 END`
 
 // eventRow is a row of the log, as it is read.
 type eventRow struct {
@@ -63,6 +83,16 @@ func (r *eventRow) event(lanes int) outbox.Event {
 	}
 	r.fill(&e)
 	return e
+}
+
+// tooLarge makes an event invalid that takes so many bytes. A key that did not come with
+// every statement does not come with this one.
+func tooLarge(e *outbox.Event, bytes int64) {
+	e.Invalid = errors.Join(outbox.CheckSize(bytes), e.Check())
+	e.Payload, e.Headers = nil, nil
+	if len(e.Key) > alongBytes {
+		e.Key = nil
+	}
 }
 
 // fill gives an event what can be large.

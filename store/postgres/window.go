@@ -37,6 +37,7 @@ import (
 //
 //	$1 seen    $2 target, or ''    $3 the last number handled    $4 replay, or a number beyond all
 //	$5 start   $6 span             $7 bytes of a value that comes along    $8 limit
+//	$9 those of headers, packed
 //
 //nolint:dupword,unqueryvet // SQL repeats itself. The columns are named once.
 const readSQL = `
@@ -77,13 +78,13 @@ AND (e.xid >= (SELECT seen_xmax FROM w) OR e.number >= $4::bigint)
 AND pg_catalog.pg_visible_in_snapshot(e.xid, (SELECT target FROM w)){filter}
 ORDER BY e.number LIMIT {limit}) e LIMIT $8::bigint)`
 
-// readColumns are eventColumns, but for values that are larger than $7. The last one is
-// how large they are, if there are any.
-const readColumns = `e.number, e.slot, e.message_id, e.topic, CASE WHEN pg_catalog.octet_length(e.key) <= $7::integer THEN e.key END,
+// readColumns are eventColumns, but for values that are larger than $7, or headers that may
+// be when they are unpacked. The last one is how large the values are, if any is left out.
+const readColumns = eventTexts + `, CASE WHEN pg_catalog.octet_length(e.key) <= $7::integer THEN e.key END,
 	CASE WHEN pg_catalog.octet_length(e.payload) <= $7::integer THEN e.payload END,
-	CASE WHEN pg_catalog.pg_column_size(e.headers) <= $7::integer THEN e.headers::text END, ` + eventTimes + `,
-	CASE WHEN GREATEST(pg_catalog.octet_length(e.key), pg_catalog.octet_length(e.payload), pg_catalog.pg_column_size(e.headers)) > $7::integer THEN
-		coalesce(pg_catalog.octet_length(e.key), 0)::bigint + coalesce(pg_catalog.octet_length(e.payload), 0) + coalesce(pg_catalog.pg_column_size(e.headers), 0) END`
+	CASE WHEN pg_catalog.pg_column_size(e.headers) <= $9::integer THEN e.headers::text END, ` + eventTimes + `,
+	CASE WHEN pg_catalog.octet_length(e.key) > $7::integer OR pg_catalog.octet_length(e.payload) > $7::integer
+		OR pg_catalog.pg_column_size(e.headers) > $9::integer THEN ` + content + ` END`
 
 // largeValuesSQL reads what was too large to come along, by the index outbox_pkey.
 const largeValuesSQL = `
@@ -100,6 +101,11 @@ const (
 	// what is more than the bytes asked for was sent in vain. Larger ones are asked
 	// for once it is known how many there is room for.
 	alongBytes = 4096
+
+	// maxAlongBytes is how large they may be at most, maxPackedBytes how large headers may
+	// be, which the server may have packed to a 255th. All of them are less than
+	// outbox.MaxEventBytes.
+	maxAlongBytes, maxPackedBytes = 16 << 20, 64 << 10
 )
 
 // Read implements outbox.RelayStore. It is one statement, and another one for events of
@@ -172,10 +178,11 @@ func (w *window) start() int64 {
 // texts, so that connections prepare each once.
 func (w *window) query(complete func(statement string, strength ...string) string) query {
 	at := w.Position
+	along := min(max(alongBytes, w.MaxBytes/w.Limit), maxAlongBytes)
 	args := []any{
 		seenText(at.Seen), w.open.Target, at.Last, w.replay,
 		w.start(), int64(span),
-		int64(min(max(alongBytes, w.MaxBytes/w.Limit), math.MaxInt32)), int64(w.Limit),
+		int64(along), int64(w.Limit), int64(min(along, maxPackedBytes)),
 	}
 	filter := ""
 	if len(w.Lanes) < w.AllLanes {
@@ -201,14 +208,18 @@ func (w *window) scan(row scanner) error {
 		w.makeRoom()
 		return nil
 	}
-	if w.row.leftOut != nil {
+	w.hasLate = w.hasLate || w.row.isLate
+	w.events = append(w.events, w.row.event(w.AllLanes))
+	switch leftOut := w.row.leftOut; {
+	case leftOut == nil:
+	case *leftOut > outbox.MaxEventBytes:
+		tooLarge(&w.events[len(w.events)-1], *leftOut)
+	default:
 		if w.leftOut == nil {
 			w.leftOut = map[int64]int64{}
 		}
-		w.leftOut[w.row.number] = *w.row.leftOut
+		w.leftOut[w.row.number] = *leftOut
 	}
-	w.hasLate = w.hasLate || w.row.isLate
-	w.events = append(w.events, w.row.event(w.AllLanes))
 	return nil
 }
 

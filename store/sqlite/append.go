@@ -61,6 +61,9 @@ func insert(ctx context.Context, tx *sql.Tx, messages []outbox.Message) error {
 		if err != nil {
 			return err
 		}
+		if err := outbox.CheckSize(int64(len(m.Key) + len(m.Payload) + len(headers.V))); err != nil {
+			return err
+		}
 		values = append(values, m.Topic, m.ID, roundedUp(m.DeliverAfter), m.Key, headers, m.Payload)
 	}
 	_, err := tx.ExecContext(ctx, insertEvents+eventValues+strings.Repeat(", "+eventValues, len(messages)-1), values...)

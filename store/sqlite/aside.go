@@ -73,7 +73,7 @@ type asideRow struct {
 // asideEvent are the columns of an event that is set aside, and before them whether
 // somebody has deleted it from the log.
 const asideEvent = `e.number IS NULL, a.number, coalesce(e.topic, ''), coalesce(e.id, ''), coalesce(e.created_at, a.set_aside_at),
-    e.deliver_after, e.deliver_after - ` + now + `, e.key`
+    e.deliver_after, e.deliver_after - ` + now + `, e.key, ` + contentBytes
 
 var errMissing = errors.New("the event was deleted from the log while it was set aside: discard it")
 
@@ -114,7 +114,7 @@ WITH due AS (
     WHERE d.state = 'retrying'
     ORDER BY 1, 2, 3, 4 LIMIT ?4
 )
-SELECT a.lane, a.state, a.key_hash, a.due_at - ?3, a.attempts, a.error, ` + asideEvent + `, e.headers, e.payload
+SELECT a.lane, a.state, a.key_hash, a.due_at - ?3, a.attempts, a.error, ` + asideEvent + `, ` + eventContent + `
 FROM chosen AS c
 CROSS JOIN onceward_aside AS a ON a.relay = ?1 AND a.number = c.number
 LEFT JOIN onceward_event AS e ON e.number = c.number

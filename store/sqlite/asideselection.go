@@ -24,7 +24,7 @@ const oldestAsides = ` ORDER BY a.number LIMIT ?7`
 
 const asideColumns = `a.lane, a.state, a.key_hash, a.due_at - ` + now + `, a.attempts, a.error, a.due_at, a.set_aside_at, ` + asideEvent
 
-const listAsides = `SELECT ` + asideColumns + `, e.headers, e.payload` + selectedAsides + oldestAsides
+const listAsides = `SELECT ` + asideColumns + `, ` + eventContent + selectedAsides + oldestAsides
 
 // listAsidesBriefly reads no payload: a large one lies on pages of its own.
 const listAsidesBriefly = `SELECT ` + asideColumns + selectedAsides + oldestAsides

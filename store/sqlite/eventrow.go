@@ -27,22 +27,28 @@ func (c *content) Scan(value any) error {
 }
 
 // eventBriefly are the columns of an event, without what can be large.
-const eventBriefly = `e.number, e.topic, e.id, e.created_at, e.deliver_after, e.deliver_after - ` + now + `, e.key`
+const eventBriefly = `e.number, e.topic, e.id, e.created_at, e.deliver_after, e.deliver_after - ` + now + `, e.key, ` + contentBytes
 
-const eventColumns = eventBriefly + `, e.headers, e.payload`
+// contentBytes is how many bytes of an event can be large. It reads none of them.
+const contentBytes = `coalesce(octet_length(e.key), 0) + coalesce(octet_length(e.headers), 0) + coalesce(octet_length(e.payload), 0)`
+
+// eventContent is left out where there is more than outbox.MaxEventBytes.
+const eventContent = `CASE WHEN ` + contentBytes + ` <= 67108864 THEN e.headers END, CASE WHEN ` + contentBytes + ` <= 67108864 THEN e.payload END`
+
+const eventColumns = eventBriefly + `, ` + eventContent
 
 // eventRow is an event as it is scanned.
 type eventRow struct {
 	outbox.Event
 
-	created             int64
+	created, content    int64
 	deliverAfter, waits *int64
 	key, payload        content
 	headers             *string
 }
 
 func (r *eventRow) brief() []any {
-	return []any{&r.Number, &r.Topic, &r.ID, &r.created, &r.deliverAfter, &r.waits, &r.key}
+	return []any{&r.Number, &r.Topic, &r.ID, &r.created, &r.deliverAfter, &r.waits, &r.key, &r.content}
 }
 
 func (r *eventRow) whole() []any { return append(r.brief(), &r.headers, &r.payload) }
@@ -61,7 +67,7 @@ func (r *eventRow) event(lanes int) outbox.Event {
 	if r.headers != nil {
 		e.Headers, err = decodeEventHeaders(*r.headers)
 	}
-	e.Invalid = errors.Join(err, e.Check())
+	e.Invalid = errors.Join(err, outbox.CheckSize(r.content), e.Check())
 	return e
 }
 

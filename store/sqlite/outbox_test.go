@@ -51,6 +51,11 @@ func (d outboxDatabase) InsertInvalid(ctx context.Context, tx *sql.Tx, topic str
 	return err
 }
 
+func (d outboxDatabase) InsertLarge(ctx context.Context, tx *sql.Tx, topic string, key []byte, payloadBytes int) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO onceward_event (topic, key, payload) VALUES (?, ?, zeroblob(?))`, topic, key, payloadBytes)
+	return err
+}
+
 func (d outboxDatabase) Age(t *testing.T, by time.Duration) {
 	t.Helper()
 	for _, update := range []string{

@@ -42,9 +42,11 @@ type OutboxDatabase[Tx any] interface { //nolint:interfacebloat // one method fo
 
 	// InsertPlain writes an event by the INSERT that is documented for programs
 	// in other languages. InsertInvalid writes one with headers that are none,
+	// InsertLarge one with a payload of so many bytes, which the database makes,
 	// as such a program may.
 	InsertPlain(ctx context.Context, tx Tx, topic string, key, payload []byte) error
 	InsertInvalid(ctx context.Context, tx Tx, topic string) error
+	InsertLarge(ctx context.Context, tx Tx, topic string, key []byte, payloadBytes int) error
 
 	// OneWriter: a transaction that has written keeps others from writing until it ends.
 	OneWriter() bool

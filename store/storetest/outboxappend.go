@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/onceward/onceward/outbox"
@@ -90,6 +92,23 @@ func appendRules[Tx any]() []outboxRule[Tx] {
 			}
 		}},
 		{"PlainInsertIsAnEvent", plainInsertIsAnEvent[Tx]},
+		{"EventThatNoRelayWouldReadIsRefused", func(f *outboxFixture[Tx]) {
+			tx := f.begin()
+			large := eventOf("a", "k")
+			large.Payload = make([]byte, outbox.MaxEventBytes)
+			err := f.store.Append(f.Context(), tx, []outbox.Message{large})
+			if err == nil || !strings.Contains(err.Error(), strconv.Itoa(outbox.MaxEventBytes)) {
+				f.Errorf("a payload of %d bytes and a key: %v", len(large.Payload), err)
+			}
+			// Text takes six times as much where it is escaped.
+			large.Payload, large.Headers = nil, []outbox.Header{{Name: "h", Value: bytes.Repeat([]byte{1}, outbox.MaxEventBytes/5)}}
+			err = f.store.Append(f.Context(), tx, []outbox.Message{eventOf("b", "k"), large})
+			if err == nil || !strings.Contains(err.Error(), strconv.Itoa(outbox.MaxEventBytes)) {
+				f.Errorf("a header of %d control characters: %v", outbox.MaxEventBytes/5, err)
+			}
+			f.must("roll back", f.db.Rollback(f.Context(), tx))
+		}},
+		{"RowThatIsTooLargeIsInvalidAndHoldsUpNothing", tooLargeRow[Tx]},
 		{"RowThatIsNoEventIsReadAsInvalid", func(f *outboxFixture[Tx]) {
 			tx := f.begin()
 			f.appendIn(tx, eventOf("a", ""))
@@ -104,6 +123,50 @@ func appendRules[Tx any]() []outboxRule[Tx] {
 			}
 		}},
 	}
+}
+
+// tooLargeRow: its payload is never read, nor does it keep others from being read.
+func tooLargeRow[Tx any](f *outboxFixture[Tx]) {
+	tx := f.begin()
+	f.appendIn(tx, eventOf("a", "k"))
+	f.must("insert", f.db.InsertLarge(f.Context(), tx, otherTopic, []byte("k"), outbox.MaxEventBytes))
+	f.appendIn(tx, eventOf("b", "k"))
+	f.must("insert", f.db.InsertLarge(f.Context(), tx, otherTopic, []byte("k"), outbox.MaxEventBytes-1))
+	f.commit(tx)
+	oneLane := parkingRegistration()
+	oneLane.Lanes = 1
+	a := f.start("a", oneLane)
+	check := func(doing string, e outbox.Event) {
+		f.Helper()
+		switch {
+		case e.Invalid == nil || !strings.Contains(e.Invalid.Error(), strconv.Itoa(outbox.MaxEventBytes+1)):
+			f.Fatalf("%s: an event that is too large is %v", doing, e.Invalid)
+		case e.Payload != nil || string(e.Key) != "k" || e.Topic != otherTopic:
+			f.Fatalf("%s: of it come a payload of %d bytes, key %q and topic %q", doing, len(e.Payload), e.Key, e.Topic)
+		}
+	}
+	events := a.read()
+	if len(events) != 4 || events[0].ID != "a" || events[2].ID != "b" {
+		f.Fatalf("events %.500q", idsOfEvents(events))
+	}
+	check("read", events[1])
+	if largest := events[3]; largest.Invalid != nil || len(largest.Payload) != outbox.MaxEventBytes-1 {
+		f.Fatalf("the largest event there may be has a payload of %d bytes: %v", len(largest.Payload), largest.Invalid)
+	}
+	a.save(asidesOf(events[:3], outbox.Dead, 0), nil)
+	for _, brief := range []bool{false, true} {
+		check("list", f.setAside(oneLane.Relay, outbox.Filter{Brief: brief})[1].Event)
+	}
+	if n, err := f.store.Redrive(f.Context(), oneLane.Relay, outbox.Filter{Limit: 100}); err != nil || n != 3 {
+		f.Fatalf("redriven are %d, %v", n, err)
+	}
+	a.renew()
+	due, err := f.store.Due(f.Context(), oneLane.Relay, a.lanes(), 100, 1<<20)
+	f.must("due", err)
+	if len(due.Events) != 3 {
+		f.Fatalf("%d events are due", len(due.Events))
+	}
+	check("due", due.Events[1])
 }
 
 // strangeEvents are valid and hard to keep.
