@@ -58,7 +58,8 @@
 // The others are the log's own: whoever gives a number, or changes the row of
 // onceward_event in sqlite_sequence, may have events passed unread. Register refuses a
 // log whose next number relays have passed. Rows are never updated, and deleted by
-// PruneLog only. Headers of any other form make the event a dead letter.
+// PruneLog only. Headers of any other form make the event a dead letter, as do more than
+// 64 MiB of key, payload and headers.
 //
 // A write of a relay waits for handlers like any other: a handler that takes longer
 // than a lease has relays lose their lanes, and publish events again.
