@@ -74,8 +74,9 @@ type RelayConfig struct {
 	// PublishTimeout bounds one call of the publisher. Default 30 s.
 	PublishTimeout time.Duration
 
-	// StopTimeout bounds the clean stop after ctx of Run has ended: calls of the
-	// publisher that are under way go on until then. Default 10 s.
+	// StopTimeout is how long calls of the publisher that are under way go on after
+	// ctx of Run has ended. Default 10 s. A publisher that heeds no context adds a second, a
+	// store that hangs up to 40 s.
 	StopTimeout time.Duration
 
 	// Retention is how long events stay in the log at least, for replays, counted

@@ -38,11 +38,11 @@ type instance struct {
 
 	// events and bytes are in memory.
 	events, bytes int
-	// eventBytes is what one of those took that were read last.
-	eventBytes int
-	windows    uint64
-	turn       int
-	readTurn   int
+	// eventSize is that of one of those that were read last.
+	eventSize int
+	windows   uint64
+	turn      int
+	readTurn  int
 
 	poll       poll
 	dueAt      time.Time // zero: nothing is known to be due

@@ -72,13 +72,20 @@ type Event struct {
 	Invalid error
 }
 
+// Size is what the event takes in memory, in bytes, more or less.
+func (e *Event) Size() int {
+	const row = 100
+	return row + len(e.ID) + len(e.Topic) + e.size()
+}
+
 // MaxEventBytes is how many bytes key, payload and headers of an event may take together in
 // the log. Append refuses more, but plain SQL may write it: that comes Invalid, without
 // payload and headers and perhaps without its key, or reading it would fail time after
 // time and nothing behind it be published.
 const MaxEventBytes = 64 << 20
 
-// CheckSize returns what is wrong with an event that takes so many bytes.
+// CheckSize returns what is wrong with an event that takes so many bytes in the log, its
+// headers as the store writes them.
 func CheckSize(bytes int64) error {
 	if bytes > MaxEventBytes {
 		return fmt.Errorf("key, payload and headers take %d bytes in the log, more than the %d that relays read: "+

@@ -152,6 +152,8 @@ func TestAdoptionOfALargeLogIsNotCutOffForEver(t *testing.T) {
 					switch {
 					case !restored.Load(), statement == "Append":
 						return nil
+					case statement == "Check":
+						return nil
 					case statement != "Register":
 						return outbox.ErrRestored
 					}
@@ -170,6 +172,26 @@ func TestAdoptionOfALargeLogIsNotCutOffForEver(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestStoreThatHungForHoursIsFoundSoon(t *testing.T) {
+	simulate(t, func(f *fixture) {
+		var hangs atomic.Bool
+		hangs.Store(true)
+		f.store.faults(func(ctx context.Context, statement string) error {
+			if hangs.Load() && statement != "Append" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}, nil)
+		f.append("a1")
+		i := f.run()
+		f.pass(5 * time.Hour)
+		hangs.Store(false)
+		f.pass(time.Minute)
+		f.wantSent("a1")
+		i.stop()
+	})
 }
 
 func TestRestoredLogIsAdopted(t *testing.T) {

@@ -6,13 +6,8 @@ import (
 	"time"
 )
 
-const (
-	// minRead is how many events are asked for at least, if Batch is not less: an estimate may be wrong.
-	minRead = 64
-
-	// rowBytes is what an event takes beside its payload, key and headers, more or less.
-	rowBytes = 140
-)
+// minRead is how many events are asked for at least, if Batch is not less: an estimate may be wrong.
+const minRead = 64
 
 // readable: its next events may be read and published.
 func (in *instance) readable(l *lane) bool {
@@ -148,7 +143,7 @@ func (in *instance) read(now time.Time) bool {
 // readLimit is how many events fit into BatchBytes if they are like the last ones: what a store
 // reads beyond those is read in vain.
 func (in *instance) readLimit() int {
-	return min(in.Batch, max(minRead, in.BatchBytes/max(1, in.eventBytes)))
+	return min(in.Batch, max(minRead, in.BatchBytes/max(1, in.eventSize)))
 }
 
 // checkChunk: an event of a lane that was not asked for would be lost.
@@ -169,15 +164,16 @@ func (in *instance) checkChunk(result *Chunk, lanes []int) error {
 func (in *instance) enqueue(group []*lane, events []Event, window, end frontier) {
 	c := &chunk{events: events, window: window, readAt: time.Now()}
 	clear(in.counts)
-	bytes := 0
+	bytes, size := 0, 0
 	for i := range events {
 		in.counts[events[i].Lane]++
 		bytes += events[i].size()
+		size += events[i].Size()
 	}
 	in.events += len(events)
 	in.bytes += bytes
 	if len(events) > 0 {
-		in.eventBytes = bytes/len(events) + rowBytes
+		in.eventSize = size / len(events)
 	}
 	places := make([]int32, len(events))
 	next := int32(0)

@@ -111,19 +111,27 @@ func (r *Relay) Run(ctx context.Context) error {
 // maxRegister bounds what a Register may take, see register.
 const maxRegister = time.Hour
 
-// register gives each try twice the time of the one before: a store that hangs is
-// given up soon, and one that adopts a large log, which may take minutes, is not cut off again and
-// again.
+// register gives a try twice the time of the one before, if that was cut off while the
+// store answers other questions: one that adopts a large log, which may take minutes, is not
+// cut off again and again, and one that hangs is given up soon each time.
 func (in *instance) register(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, in.patience)
-	defer cancel()
-	err := in.store.Register(ctx, in.registration())
-	if err == nil || ctx.Err() == nil {
-		in.patience = storeTimeout
-	} else {
+	call, cancel := context.WithTimeout(ctx, in.patience)
+	err := in.store.Register(call, in.registration())
+	cutOff := err != nil && call.Err() != nil
+	cancel()
+	if cutOff && in.answers(ctx) {
 		in.patience = min(2*in.patience, maxRegister)
+	} else {
+		in.patience = storeTimeout
 	}
 	return err
+}
+
+func (in *instance) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err := in.store.Check(ctx)
+	return err == nil || !isOutage(err)
 }
 
 // begin registers the relay, and waits for a store that cannot be reached.

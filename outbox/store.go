@@ -15,8 +15,10 @@ type Store[Tx any] interface {
 	RelayStore
 
 	// Append writes events to the log in tx, in their order and in one
-	// statement, and raises Appended. The messages are valid. If tx has ended,
-	// the error says so; the cause is the driver's.
+	// statement, and raises Appended. The messages are valid; with headers as the store
+	// writes them, an event may still be more than CheckSize takes, and is refused. If tx
+	// has ended, the error says so; the cause is the driver's. ErrRestored: the log was
+	// restored into another cluster and is not adopted yet.
 	Append(ctx context.Context, tx Tx, messages []Message) error
 }
 
@@ -57,7 +59,8 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// for each key may come as well.
 	Held(ctx context.Context, relay string, lanes []int) ([]Aside, error)
 
-	// Read returns the next events of the lanes, all of which stand at Position.
+	// Read returns the next events of the lanes, all of which stand at Position. Here
+	// and elsewhere, what fails CheckSize is not read, and comes Invalid.
 	Read(ctx context.Context, r ReadRequest) (Chunk, error)
 
 	// Due returns events of the lanes that are Delayed or Retrying and due,
@@ -168,7 +171,8 @@ type ReadRequest struct {
 	// Position is: the window ends there instead of now, so that two groups of
 	// lanes meet. Zero: now. Ignored while a window is open.
 	Until Position
-	// Limit and MaxBytes bound the events; one event is always returned.
+	// Limit and MaxBytes, of the sum of Event.Size, bound the events; one event is
+	// always returned.
 	Limit, MaxBytes int
 }
 

@@ -174,7 +174,7 @@ func (c *call) attempt(ctx context.Context, to *broker, queues []*queue) (batche
 	deadline, _ := ctx.Deadline()
 	estimate := 0
 	for _, q := range queues {
-		estimate += q.estimate
+		estimate += min(q.estimate, q.bytes)
 	}
 	r := newProduceRequest(min(replicaTimeout, time.Until(deadline)/2), estimate)
 	for _, q := range queues {

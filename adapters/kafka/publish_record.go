@@ -16,7 +16,7 @@ type recordBatch struct {
 	count     int
 	firstTime int64 // ms since 1970, of the first record
 	lastTime  int64 // the largest
-	latest    int64 // that a record may have; 0: any
+	latest    int64 // that a record may have
 }
 
 // next returns the size of an event as the next record, without its length.
@@ -70,11 +70,7 @@ func (r *recordBatch) millis(e *outbox.Event) int64 {
 	if e.CreatedAt.IsZero() {
 		return -1
 	}
-	ms := e.CreatedAt.UnixMilli()
-	if r.latest != 0 {
-		ms = min(ms, r.latest)
-	}
-	return ms
+	return min(e.CreatedAt.UnixMilli(), r.latest)
 }
 
 // startBatch makes room for the header of a batch, which endBatch fills in.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 func encoded(t testing.TB, codec kafka.Compression, events ...outbox.Event) []byte {
 	t.Helper()
 	r := newProduceRequest(time.Second, 0)
-	var b recordBatch
+	b := recordBatch{latest: math.MaxInt64}
 	at := r.begin(&queue{layout: &layout{topic: "orders"}})
 	for i := range events {
 		size := b.next(&events[i])
@@ -107,7 +108,7 @@ func BenchmarkEncode(b *testing.B) {
 		q := &queue{layout: &layout{topic: "orders"}}
 		for b.Loop() {
 			r := newProduceRequest(time.Second, 0)
-			var batch recordBatch
+			batch := recordBatch{latest: math.MaxInt64}
 			at := r.begin(q)
 			for i := range events {
 				r.bytes = batch.add(r.bytes, &events[i], batch.next(&events[i]))

@@ -82,7 +82,8 @@ func (a *assignor) take() map[string]int {
 }
 
 // countPartitions returns the number of partitions by topic; topics that don't
-// exist are left out. Of topics that are not ours the transport has no picture.
+// exist are left out, and so are those that are not ours if they can't be asked for: of
+// them the transport has no picture.
 func (c *consumer) countPartitions(ctx context.Context, topics []string) (map[string]int, error) {
 	var others []string
 	for _, topic := range topics {
@@ -107,7 +108,7 @@ func (c *consumer) countPartitions(ctx context.Context, topics []string) (map[st
 	defer cancel()
 	answer, err := c.client.Transport.RoundTrip(ctx, c.client.Addr, &metadataRequest{Request: metadata.Request{TopicNames: others}})
 	if err != nil {
-		return nil, err
+		return counts, nil //nolint:nilerr // Ours must not starve for them, and it is asked again soon.
 	}
 	for _, topic := range answer.(metadataAnswer).Topics {
 		if topic.ErrorCode == 0 {

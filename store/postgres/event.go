@@ -109,15 +109,6 @@ func (r *eventRow) fill(e *outbox.Event) {
 	}
 }
 
-// eventBytes is what the event takes, more or less.
-func eventBytes(e *outbox.Event) int {
-	size := 100 + len(e.ID) + len(e.Topic) + len(e.Key) + len(e.Payload)
-	for i := range e.Headers {
-		size += len(e.Headers[i].Name) + len(e.Headers[i].Value)
-	}
-	return size
-}
-
 // duration is a number of microseconds, or the longest one there is.
 func duration(microseconds int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Microsecond)

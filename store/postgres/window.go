@@ -244,7 +244,7 @@ func (w *window) cut() (large string) {
 	for i := range w.events {
 		e := &w.events[i]
 		leftOut, isLarge := w.leftOut[e.Number]
-		if bytes += eventBytes(e) + int(leftOut); keep == w.Limit || keep > 0 && bytes > w.MaxBytes {
+		if bytes += e.Size() + int(leftOut); keep == w.Limit || keep > 0 && bytes > w.MaxBytes {
 			break
 		}
 		if isLarge {

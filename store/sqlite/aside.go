@@ -173,12 +173,13 @@ func readDue(ctx context.Context, q querier, due *outbox.Due, allLanes, limit, m
 		if err := rows.Scan(append([]any{&a.Lane, &a.State, &a.keyHash, &a.after, &a.Attempts, &a.Error, &a.missing}, e.whole()...)...); err != nil {
 			return false, err
 		}
-		bytes += e.size()
+		a.Number = e.Number
+		event := a.event(&e, allLanes)
+		bytes += event.Size()
 		if len(due.Events) == limit || bytes > maxBytes && len(due.Events) > 0 {
 			return true, nil
 		}
-		a.Number = e.Number
-		due.Events = append(due.Events, a.event(&e, allLanes))
+		due.Events = append(due.Events, event)
 		due.Asides = append(due.Asides, a.aside())
 	}
 	return false, rows.Err()

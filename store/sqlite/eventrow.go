@@ -71,15 +71,6 @@ func (r *eventRow) event(lanes int) outbox.Event {
 	return e
 }
 
-// size is what counts against MaxBytes.
-func (r *eventRow) size() int {
-	size := len(r.Topic) + len(r.ID) + len(r.key) + len(r.payload)
-	if r.headers != nil {
-		size += len(*r.headers)
-	}
-	return size
-}
-
 // duration is one of so many microseconds, or the longest there is.
 func duration(microseconds int64) time.Duration {
 	const most = math.MaxInt64 / int64(time.Microsecond)

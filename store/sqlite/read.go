@@ -67,12 +67,13 @@ func (s *Store) Read(ctx context.Context, r outbox.ReadRequest) (outbox.Chunk, e
 		if err := rows.Scan(row.whole()...); err != nil {
 			return outbox.Chunk{}, failed("read events", err)
 		}
-		bytes += row.size()
+		e := row.event(r.AllLanes)
+		bytes += e.Size()
 		if bytes > r.MaxBytes && len(chunk.Events) > 0 {
 			chunk.More = true
 			break
 		}
-		chunk.Events = append(chunk.Events, row.event(r.AllLanes))
+		chunk.Events = append(chunk.Events, e)
 		chunk.More = len(chunk.Events) == r.Limit
 	}
 	if err := rows.Err(); err != nil {
