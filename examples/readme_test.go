@@ -10,8 +10,8 @@ import (
 
 const readme = "../README.md"
 
-// The README can't rot: what it shows as Go is code that compiles here.
-func TestReadmeShowsCodeThatCompiles(t *testing.T) {
+// Documents can't rot: what they show as Go is code that compiles here.
+func TestDocumentsShowCodeThatCompiles(t *testing.T) {
 	t.Parallel()
 	sources := map[string]string{}
 	for _, pattern := range []string{"*.go", "*/*.go"} {
@@ -23,13 +23,18 @@ func TestReadmeShowsCodeThatCompiles(t *testing.T) {
 			sources[file] = read(t, file)
 		}
 	}
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, readme), -1)
-	if len(blocks) == 0 {
-		t.Fatal("README.md shows no Go code")
+	shown := func(document string) [][]string {
+		return regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, document), -1)
 	}
-	for _, block := range blocks {
-		if !containedIn(sources, block[1]) {
-			t.Errorf("no file under examples/ contains this block of README.md:\n%s", block[1])
+	blocks := shown(readme)
+	for _, document := range []string{readme, "../docs/outbox.md"} {
+		if len(shown(document)) == 0 {
+			t.Fatalf("%s shows no Go code", document)
+		}
+		for _, block := range shown(document) {
+			if !containedIn(sources, block[1]) {
+				t.Errorf("no file under examples/ contains this block of %s:\n%s", document, block[1])
+			}
 		}
 	}
 	if service := blocks[0][1]; !strings.Contains(read(t, "kafka-postgres/main.go"), service) || strings.Count(service, "\n") > 20 {

@@ -27,7 +27,8 @@ const (
 type RelayConfig struct {
 	// Name identifies the relay and its positions; it must match
 	// [A-Za-z0-9._-]{1,100}. Required. All instances of a relay have the same
-	// Name, Lanes, Topics, Policy and Retention.
+	// Name, Lanes, Topics, Policy and Retention, and publish to the same place: an event
+	// goes through one of them only.
 	Name string
 
 	// Topics are the topics that this relay publishes: patterns in which each *

@@ -8,6 +8,10 @@
 //	relay := outbox.NewRelay(store, publisher, outbox.RelayConfig{Name: "events"})
 //	err := relay.Run(ctx) // until ctx ends, then stops cleanly
 //
+// A program needs [Outbox] with [Message], [Relay] with [RelayConfig], perhaps [Routes] or a
+// [Publisher] of its own, and [Operator] with [Filter]. The other types are for those who write
+// a store.
+//
 // # The log
 //
 // An event is a row that is written once, in the caller's transaction. Publishing

@@ -13,7 +13,8 @@ import (
 // Message is an event to be published.
 type Message struct {
 	// ID is the identity of the event, equal in every copy that a broker
-	// delivers. Empty: a UUIDv7 (see NewID). Text of at most 512 bytes.
+	// delivers. Empty: a UUIDv7 (see NewID). Text of at most 512 bytes. It is not
+	// checked to be unique: readers drop a second event with the same ID.
 	ID string
 
 	// Topic is where to: a topic, a queue, an exchange with a routing key,

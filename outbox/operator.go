@@ -117,7 +117,7 @@ type Filter struct {
 	// After selects larger numbers only: with Limit, it reads page by page.
 	After     int64
 	State     State
-	Topic     string
+	Topic     string // exact, no pattern
 	MessageID string
 	// Limit bounds how many are selected, lowest number first. Zero: 1,000 in a
 	// list; Redrive and Discard then go on until none is left. Stores always get

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -55,6 +56,9 @@ func (o *Outbox[Tx]) Publish(ctx context.Context, tx Tx, messages ...Message) er
 	}
 	if len(messages) == 0 {
 		return nil
+	}
+	if v := reflect.ValueOf(&tx).Elem(); (v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer) && v.IsNil() {
+		return errors.New("outbox: tx is nil: pass the transaction that the events belong to")
 	}
 	var added []Header
 	if o.contextHeaders != nil {

@@ -166,6 +166,14 @@ func TestBadOptionsAreReported(t *testing.T) {
 	}
 }
 
+func TestNoTransactionIsAnError(t *testing.T) {
+	t.Parallel()
+	err := outbox.New(newFakeStore()).Publish(t.Context(), nil, outbox.Message{Topic: "t"})
+	if err == nil || !strings.Contains(err.Error(), "tx is nil") {
+		t.Errorf("Publish returned %v", err)
+	}
+}
+
 func TestNewIDsAreOrderedUUIDs(t *testing.T) {
 	t.Parallel()
 	ids := make([]string, 1000)

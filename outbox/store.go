@@ -94,7 +94,7 @@ var (
 	// ErrLog: the log cannot be read in order, as with a sequence that caches.
 	ErrLog = errors.New("log cannot be read in order")
 	// ErrNoRelay: no relay of this name is registered.
-	ErrNoRelay = errors.New("relay is not registered")
+	ErrNoRelay = errors.New("relay is not registered (its first Run does that; Status lists those there are)")
 	// ErrRunning: an instance of the relay has a lease.
 	ErrRunning = errors.New("relay is running")
 	// ErrPassed: the relay has passed the event, and has it not set aside.
