@@ -20,24 +20,28 @@ const lastRunSQL = `
 // seenSQL notes that somebody is about to run the relay, or runs it, to the minute. A time
 // in which no relay at all ran does not count for any: after a standstill, as in an outage of
 // the database, or of a log that was restored from an old dump, whoever comes first would
-// else delete what the others have yet to publish. Two at once count it once. It locks
-// relays in one order.
+// else delete what the others have yet to publish. Of two at once the second waits for the
+// first and finds its rows, yet adds the time to what it read before, as the first did, and
+// so it counts once. It locks relays in one order.
 const seenSQL = `standstill AS MATERIALIZED (
 	SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) (` + lastRunSQL + `) AS lasted
+), snap AS MATERIALIZED (
+	SELECT r.name, r.seen_at FROM {schema}.relay r
 ), due AS MATERIALIZED (
 	SELECT r.name FROM {schema}.relay r CROSS JOIN standstill s
 	WHERE s.lasted OPERATOR(pg_catalog.>) interval '1 minute'
 	OR r.name = $1::text AND r.seen_at < pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 minute'
 	ORDER BY r.name FOR UPDATE OF r
 ), seen AS (
-	UPDATE {schema}.relay r SET seen_at = LEAST(pg_catalog.clock_timestamp(), CASE
-		WHEN r.name <> $1::text THEN r.seen_at OPERATOR(pg_catalog.+) s.lasted
-		ELSE pg_catalog.clock_timestamp() END)
-	FROM due, standstill s WHERE r.name = due.name
+	UPDATE {schema}.relay r SET seen_at = GREATEST(r.seen_at, CASE
+		WHEN r.name = $1::text THEN pg_catalog.clock_timestamp()
+		ELSE LEAST(pg_catalog.clock_timestamp(), snap.seen_at OPERATOR(pg_catalog.+) s.lasted) END)
+	FROM due, snap, standstill s WHERE r.name = due.name AND snap.name = due.name
 	RETURNING r.name
 )`
 
-// noteSeenSQL is before PruneLog can take the relay for abandoned.
+// noteSeenSQL: Register runs it first, so that PruneLog, which may come before the first
+// lease, does not take the relay for abandoned.
 const noteSeenSQL = `WITH ` + seenSQL + ` SELECT pg_catalog.count(*) FROM seen`
 
 // addRelaySQL creates a relay unless it is there. It waits for another process that
