@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/onceward/onceward/idempotency"
 	"github.com/onceward/onceward/outbox"
 )
 
@@ -25,8 +26,8 @@ import (
 //	freed     what it owned before such a crash and is more than its share, which it would
 //	          else find in the next call with the epoch that it knows
 //
-// All but the leases are rows of one relay: by the indexes relay_lane_pkey and
-// aside_due. $4 is 0 if nothing was registered here.
+// All but the leases and what seenSQL reads are rows of one relay: by the indexes
+// relay_lane_pkey and aside_due. $4 is 0 if nothing was registered here.
 const leaseSQL = `
 WITH r AS MATERIALIZED (
 	SELECT r.name, r.lanes FROM {schema}.relay r
@@ -97,6 +98,8 @@ SELECT share.lanes, me.known, (
 FROM share CROSS JOIN me LEFT JOIN mine l ON true
 ORDER BY l.lane`
 
+const leasing = "lease"
+
 // Lease implements outbox.RelayStore.
 //
 // The table of leases does not outlive a crash of the server, nor a failover to a
@@ -104,50 +107,61 @@ ORDER BY l.lane`
 // others, and a position that was read before then would pass those by. So whoever finds
 // its lease gone begins again with what is saved.
 func (d *Database[Tx]) Lease(ctx context.Context, relay, instance string, lease time.Duration) (outbox.Lease, error) {
-	const doing = "lease"
 	if err := outbox.CheckLease(lease); err != nil {
 		return outbox.Lease{}, fmt.Errorf("postgres: lease lanes of relay %.100q: %w", relay, err)
 	}
 	known, _ := d.registered.Load(relay)
 	registered, _ := known.(outbox.Registration)
-	for {
-		owned, found, isKnown := outbox.Lease{Due: -1}, false, false
-		args := []any{relay, instance, microseconds(lease), int64(registered.Lanes), string(registered.Policy), textsLiteral(registered.Topics)}
-		err := d.alone(ctx, doing, query{d.sql(leaseSQL), args, func(row scanner) error {
-			var due *int64
-			var l outbox.OwnedLane
-			var p positionRow
-			if err := row.Scan(append([]any{&owned.Share, &isKnown, &due, &l.Lane, &l.Epoch}, p.dest()...)...); err != nil {
-				return err
-			}
-			found, owned.Due = true, fromNow(due)
-			if l.Lane >= 0 {
-				l.Position = p.position()
-				owned.Lanes = append(owned.Lanes, l)
-			}
-			return nil
-		}})
-		if err != nil {
-			return outbox.Lease{}, err
-		}
-		if found {
-			if !isKnown {
-				d.startFloors(ctx)
-			}
-			return owned, nil
-		}
-		if again, err := d.whyNoLease(ctx, relay, registered); err != nil || !again {
-			return outbox.Lease{}, err
-		}
+	owned, found, err := d.lease(ctx, relay, instance, lease, registered)
+	if err != nil || found {
+		return owned, err
 	}
+	if err := d.whyNoLease(ctx, relay, registered); err != nil {
+		return outbox.Lease{}, err
+	}
+	// What was missing is there by now.
+	owned, found, err = d.lease(ctx, relay, instance, lease, registered)
+	if err == nil && !found {
+		err = fmt.Errorf("postgres: lease lanes of relay %.100q: %w: its row of table relay changes all the time", relay, idempotency.ErrUnavailable)
+	}
+	return owned, err
 }
 
-// whyNoLease says why there is none. Again: what was missing is there.
-func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, registered outbox.Registration) (again bool, err error) {
-	const doing = "lease"
+// lease finds nothing if leaseSQL has no relay to lease lanes of.
+func (d *Database[Tx]) lease(
+	ctx context.Context, relay, instance string, lease time.Duration, registered outbox.Registration,
+) (owned outbox.Lease, found bool, err error) {
+	owned.Due = -1
+	isKnown := false
+	args := []any{relay, instance, microseconds(lease), int64(registered.Lanes), string(registered.Policy), textsLiteral(registered.Topics)}
+	err = d.alone(ctx, leasing, query{d.sql(leaseSQL), args, func(row scanner) error {
+		var due *int64
+		var l outbox.OwnedLane
+		var p positionRow
+		if err := row.Scan(append([]any{&owned.Share, &isKnown, &due, &l.Lane, &l.Epoch}, p.dest()...)...); err != nil {
+			return err
+		}
+		found, owned.Due = true, fromNow(due)
+		if l.Lane >= 0 {
+			l.Position = p.position()
+			owned.Lanes = append(owned.Lanes, l)
+		}
+		return nil
+	}})
+	if err != nil || !found {
+		return outbox.Lease{}, false, err
+	}
+	if !isKnown {
+		d.startFloors(ctx)
+	}
+	return owned, true, nil
+}
+
+// whyNoLease says why there is none. Without an error, what was missing is there.
+func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, registered outbox.Registration) error {
 	var home bool
 	var recorded outbox.Registration
-	err = d.inTransaction(ctx, doing, func(ctx context.Context, r runner) (err error) {
+	err := d.inTransaction(ctx, leasing, func(ctx context.Context, r runner) (err error) {
 		if home, err = d.isHome(ctx, r); err != nil || !home {
 			return err
 		}
@@ -156,15 +170,15 @@ func (d *Database[Tx]) whyNoLease(ctx context.Context, relay string, registered 
 	})
 	switch {
 	case err != nil:
-		return false, err
+		return err
 	case !home:
 		// Not adopted here: a lease is asked for with little patience.
-		return false, fmt.Errorf("postgres: %s: %w: schema %q: Register adopts it", doing, outbox.ErrRestored, d.schema)
+		return fmt.Errorf("postgres: %s: %w: schema %q: Register adopts it", leasing, outbox.ErrRestored, d.schema)
 	case registered.Lanes != 0:
 		registered.Retention = recorded.Retention // which is no instance's business
-		return true, refuseOther(registered, recorded)
+		return refuseOther(registered, recorded)
 	}
-	return true, nil
+	return nil
 }
 
 // leaveSQL ends a lease, by the index relay_instance_pkey, and frees its lanes, by

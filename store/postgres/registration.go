@@ -56,10 +56,11 @@ const addLanesSQL = `
 INSERT INTO {schema}.relay_lane (relay, lane, seen, floor)
 SELECT $1::text, n, $3::text::pg_snapshot, $4::bigint FROM pg_catalog.generate_series(0, $2::integer - 1) AS n`
 
-// readRelaySQL goes by the index relay_pkey. A row for each topic: drivers differ in
-// how they read arrays.
+// readRelaySQL goes by the index relay_pkey. A row for each topic: drivers differ in how they
+// read arrays. A relay with none has one row without a place. NULL, which somebody wrote, reads
+// as an empty topic: no relay is started with either.
 const readRelaySQL = `
-SELECT r.lanes, r.policy, (extract(epoch FROM r.retention) OPERATOR(pg_catalog.*) 1000000)::bigint, coalesce(t.topic, '')
+SELECT r.lanes, r.policy, (extract(epoch FROM r.retention) OPERATOR(pg_catalog.*) 1000000)::bigint, coalesce(t.topic, ''), t.place IS NOT NULL
 FROM {schema}.relay r LEFT JOIN LATERAL pg_catalog.unnest(r.topics) WITH ORDINALITY AS t (topic, place) ON true
 WHERE r.name = $1::text
 ORDER BY t.place`
@@ -126,11 +127,12 @@ func (d *Database[Tx]) registration(ctx context.Context, r runner, relay string)
 		found = true
 		var policy, topic string
 		var retention int64
-		if err := row.Scan(&recorded.Lanes, &policy, &retention, &topic); err != nil {
+		var isTopic bool
+		if err := row.Scan(&recorded.Lanes, &policy, &retention, &topic, &isTopic); err != nil {
 			return err
 		}
 		recorded.Policy, recorded.Retention = outbox.Policy(policy), duration(retention)
-		if topic != "" {
+		if isTopic {
 			recorded.Topics = append(recorded.Topics, topic)
 		}
 		return nil
