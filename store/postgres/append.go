@@ -47,8 +47,8 @@ func (d *Database[Tx]) Append(ctx context.Context, tx Tx, messages []outbox.Mess
 	if err != nil {
 		return fmt.Errorf("postgres: write events: %w", err)
 	}
-	for looked := false; ; looked = true {
-		if looked = looked || !d.home.Load(); looked {
+	for looked := !d.home.Load(); ; looked = true {
+		if looked {
 			if err := d.lookHome(ctx, r); err != nil {
 				return appendError(ctx, err)
 			}

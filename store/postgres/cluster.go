@@ -19,6 +19,8 @@ const unmovedSQL = `(SELECT pg_catalog.bool_and(c.xmin = c.xid::xid) FROM {schem
 
 const askHomeSQL = `SELECT ` + homeSQL
 
+const lookHomeSQL = askHomeSQL + `, coalesce(` + unmovedSQL + `, false)`
+
 func (d *Database[Tx]) isHome(ctx context.Context, r runner) (home bool, err error) {
 	err = r.query(ctx, query{d.sql(askHomeSQL), nil, func(row scanner) error { return row.Scan(&home) }})
 	return home, err
@@ -28,13 +30,12 @@ func (d *Database[Tx]) isHome(ctx context.Context, r runner) (home bool, err err
 // from now on. A process that goes on while its database is lost, restored elsewhere and found there
 // under the old address must notice.
 func (d *Database[Tx]) lookHome(ctx context.Context, r runner) error {
-	d.home.Store(false)
-	if err := d.refuseRestored(ctx, r); err != nil {
-		return err
+	home, unmoved := false, false
+	err := r.query(ctx, query{d.sql(lookHomeSQL), nil, func(row scanner) error { return row.Scan(&home, &unmoved) }})
+	d.home.Store(err == nil && home && unmoved)
+	if err == nil && !home {
+		err = d.restoredError()
 	}
-	unmoved := false
-	err := r.query(ctx, query{d.sql(`SELECT coalesce(` + unmovedSQL + `, false)`), nil, func(row scanner) error { return row.Scan(&unmoved) }})
-	d.home.Store(unmoved)
 	return err
 }
 
@@ -43,7 +44,11 @@ func (d *Database[Tx]) lookHome(ctx context.Context, r runner) error {
 func (d *Database[Tx]) refuseRestored(ctx context.Context, r runner) error {
 	home, err := d.isHome(ctx, r)
 	if err == nil && !home {
-		err = fmt.Errorf("postgres: %w: schema %q: run Migrate, or start a relay, when the restore is complete", outbox.ErrRestored, d.schema)
+		err = d.restoredError()
 	}
 	return err
+}
+
+func (d *Database[Tx]) restoredError() error {
+	return fmt.Errorf("postgres: %w: schema %q: run Migrate, or start a relay, when the restore is complete", outbox.ErrRestored, d.schema)
 }
