@@ -31,7 +31,8 @@ WITH looked AS MATERIALIZED (
 	SELECT o.number, o.xid, o.slot, o.created_at < (
 			SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.max(r.retention) FROM {schema}.relay r
 		) AS old
-	FROM (SELECT n.number, n.xid, n.slot, n.created_at FROM {schema}.outbox n WHERE n.number > $1::bigint ORDER BY n.number LIMIT {limit}) o LIMIT $2::bigint
+	FROM (SELECT n.number, n.xid, n.slot, n.created_at FROM {schema}.outbox n WHERE n.number > $1::bigint ORDER BY n.number LIMIT {limit}) o
+	ORDER BY o.number LIMIT $2::bigint
 ), kept AS MATERIALIZED (
 	SELECT e.number FROM looked e CROSS JOIN {schema}.relay r JOIN {schema}.relay_lane l ON l.relay = r.name AND l.lane = e.slot OPERATOR(pg_catalog.%) r.lanes
 	WHERE e.old AND r.name <> ALL ($3::text::text[]) AND NOT ` + passedSQL + `
