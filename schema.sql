@@ -125,7 +125,8 @@ COMMENT ON TABLE onceward.parked_key IS 'Keys whose messages wait behind a dead 
 CREATE SEQUENCE onceward.outbox_number AS bigint CACHE 1 NO CYCLE;
 
 -- The log: events, written once in the transaction they belong to. Publishing updates and deletes nothing here; PruneLog
--- deletes what every relay has passed. Any program may write events:
+-- deletes what is older than every retention, has been passed by every relay that is not abandoned, and is set aside by
+-- none. Any program may write events:
 --
 --     INSERT INTO onceward.outbox (topic, key, payload, headers) VALUES ('orders', 'order-7', '{}', '[["tenant","a"]]');
 --
@@ -184,10 +185,11 @@ CREATE TABLE onceward.relay (
     topics     text[]      NOT NULL,
     -- block_lane, park_key
     policy     text        NOT NULL,
-    -- How long published events stay.
+    -- How long events stay at least, published or not, from when they were written. The longest of all relays' counts.
     retention  interval    NOT NULL,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When an instance had a lease, to the minute.
+    -- When the relay was last known to be in use, to the minute: an instance had a lease, or was about to (Register), or the
+    -- log was adopted. A time in which no relay ran is added to it, so that it does not count.
     seen_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT relay_pkey PRIMARY KEY (name)
 );

@@ -1,10 +1,11 @@
 -- Version 2: the outbox. Times are microseconds since 1970 (UTC) on SQLite's
 -- clock, as in version 1.
 
--- The log. A row is an event; it is never updated, and deleted only when every
--- relay has passed it and the retention is over. SQLite has one writer, so the
--- numbers are in the order of the commits. AUTOINCREMENT: a number never comes
--- back, also after the last rows were deleted.
+-- The log. A row is an event; it is never updated, and deleted only when it is
+-- older than every retention, every relay that is not abandoned has passed it and
+-- none has set it aside. SQLite has one writer, so the numbers are in the order of
+-- the commits. AUTOINCREMENT: a number never comes back, also after the last rows
+-- were deleted.
 --
 -- Programs in any language may write events by
 --
@@ -44,9 +45,13 @@ CREATE TABLE onceward_relay (
     lanes      INTEGER NOT NULL CHECK (lanes BETWEEN 1 AND 1024),
     topics     TEXT NOT NULL,     -- JSON: an array of patterns, empty for all topics
     policy     TEXT NOT NULL,
-    retention  INTEGER NOT NULL,
+    retention  INTEGER NOT NULL,  -- how long events stay at least, from when they were written
     created_at INTEGER NOT NULL,
-    seen_at    INTEGER            -- when an instance last prolonged a lease
+
+    -- When the relay was last known to be in use: an instance had a lease or was
+    -- about to. A time in which no relay ran is added, so that it does not count.
+    -- NULL: since it was created.
+    seen_at    INTEGER
 ) STRICT, WITHOUT ROWID;
 
 -- A process that runs a relay.
