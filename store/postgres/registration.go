@@ -165,7 +165,7 @@ func differences(asked, recorded outbox.Registration) []string {
 	var different []string
 	differ := func(name string, asked, recorded any) {
 		different = append(different, fmt.Sprintf("%s %v here, %v recorded: start all instances with the latter, "+
-			"or stop them all and change it in the relay's row of table relay", name, asked, recorded))
+			"or stop them all and change it in table relay, as docs/outbox.md shows under Acting", name, asked, recorded))
 	}
 	if asked.Lanes != recorded.Lanes {
 		different = append(different, fmt.Sprintf("Lanes %d here, %d recorded: start all instances with the latter, or stop them all and call Operator.ChangeLanes",
