@@ -180,6 +180,10 @@ func TestPlainInsertOfWhatIsNoEventIsRefused(t *testing.T) {
 		`INSERT INTO onceward_event (topic, payload) VALUES ('orders', 1.5)`,
 		`INSERT INTO onceward_event (topic, headers) VALUES ('orders', '[')`,
 		`INSERT INTO onceward_event (topic, deliver_after) VALUES ('orders', 'tomorrow')`,
+		`INSERT INTO onceward_event (topic, deliver_after) VALUES ('orders', -9223372036854775808)`,
+		`INSERT INTO onceward_event (topic, deliver_after) VALUES ('orders', 9223372036854775807)`,
+		`INSERT INTO onceward_event (topic, created_at) VALUES ('orders', -9223372036854775808)`,
+		`INSERT INTO onceward_event (topic, created_at) VALUES ('orders', 9223372036854775807)`,
 	} {
 		if _, err := store.DB().ExecContext(t.Context(), statement); err == nil {
 			t.Errorf("%s was not refused", statement)

@@ -26,9 +26,10 @@ CREATE TABLE onceward_event (
         (strftime('%s', 'now') * 1000 + substr(strftime('%f', 'now'), 4)) & 65535,
         random() & 4095, 8 + (random() & 3), random() & 4095, random() & 281474976710655)),
 
-    created_at    INTEGER NOT NULL DEFAULT (strftime('%s', 'now') * 1000000 + substr(strftime('%f', 'now'), 4) * 1000),
+    created_at    INTEGER NOT NULL DEFAULT (strftime('%s', 'now') * 1000000 + substr(strftime('%f', 'now'), 4) * 1000)
+        CHECK (created_at BETWEEN -62135596800000000 AND 253402300800000000), -- the years 1 to 9999
 
-    deliver_after INTEGER,        -- NULL: at once
+    deliver_after INTEGER CHECK (deliver_after BETWEEN -62135596800000000 AND 253402300800000000), -- NULL: at once
 
     -- Bytes, or text that stands for its bytes in UTF-8. NULL: no key; empty: an empty key.
     key           ANY CHECK (typeof(key) IN ('blob', 'text', 'null')),
