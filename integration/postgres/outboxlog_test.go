@@ -231,6 +231,9 @@ func TestWhateverAProgramWritesIsReadOrRefused(t *testing.T) {
 		"infinitely late":  `(topic, deliver_after) VALUES ('a', 'infinity')`,
 		"infinitely early": `(topic, deliver_after) VALUES ('a', '-infinity')`,
 		"beyond the years": `(topic, deliver_after) VALUES ('a', '10000-01-01')`,
+		"never written":    `(topic, created_at) VALUES ('a', 'infinity')`,
+		"always there":     `(topic, created_at) VALUES ('a', '-infinity')`,
+		"written too late": `(topic, created_at) VALUES ('a', '294276-01-01')`,
 		"no identity":      `(topic, message_id) VALUES ('a', NULL)`,
 		"not JSON":         `(topic, headers) VALUES ('a', '{')`,
 	} {
@@ -245,6 +248,8 @@ func TestWhateverAProgramWritesIsReadOrRefused(t *testing.T) {
 		`(topic, headers) VALUES ('a', 'null')`,
 		`(topic, deliver_after) VALUES ('a', '9999-12-31 23:59:59.999999')`,
 		`(topic, deliver_after) VALUES ('a', '4713-01-01 BC')`,
+		`(topic, created_at) VALUES ('a', '4713-01-01 BC')`,
+		`(topic, created_at) VALUES ('a', '9999-12-31 23:59:59.999999+00')`,
 		`(topic, key) VALUES ('a', decode(repeat('00ff', 1000000), 'hex'))`,
 		`(topic, message_id) VALUES ('a', 'an identity of its own')`,
 		`(topic, message_id) VALUES (repeat('t', 512), repeat('i', 512))`,

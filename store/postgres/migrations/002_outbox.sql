@@ -18,6 +18,7 @@ CREATE TABLE {schema}.outbox (
     headers       json,
     CONSTRAINT outbox_pkey PRIMARY KEY (number),
     CONSTRAINT outbox_topic_check CHECK (topic <> ''),
+    CONSTRAINT outbox_created_at_check CHECK (isfinite(created_at) AND created_at < '10000-01-01 00:00:00+00'),
     CONSTRAINT outbox_deliver_after_check CHECK (isfinite(deliver_after) AND deliver_after < '10000-01-01 00:00:00+00')
 );
 COMMENT ON TABLE {schema}.outbox IS 'Events, written once in the transaction they belong to; publishing changes nothing here';
