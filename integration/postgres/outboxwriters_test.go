@@ -193,3 +193,25 @@ func (f *follower) retake() {
 		}
 	}
 }
+
+// TestTriggerThatLetsNoRowPassSeesItOnce: what it does instead is done once.
+func TestTriggerThatLetsNoRowPassSeesItOnce(t *testing.T) {
+	t.Parallel()
+	_, admin := newDatabase(t)
+	execute(t, admin, `CREATE TABLE elsewhere (topic text)`)
+	execute(t, admin, `CREATE FUNCTION divert() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN INSERT INTO public.elsewhere VALUES (NEW.topic); RETURN NULL; END $$`)
+	execute(t, admin, `CREATE TRIGGER divert BEFORE INSERT ON onceward.outbox FOR EACH ROW WHEN (NEW.topic = 'b') EXECUTE FUNCTION divert()`)
+	store := postgres.New(admin)
+	for _, topic := range []string{"a", "b", "b"} { // the first look at the log is over with the first
+		err := pgx.BeginFunc(t.Context(), admin, func(tx pgx.Tx) error {
+			return store.Append(t.Context(), tx, []outbox.Message{{ID: outbox.NewID(), Topic: topic}})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := queryRow[int](t, admin, `SELECT count(*) FROM elsewhere`); n != 2 {
+		t.Errorf("the trigger saw %d rows of 2", n)
+	}
+}

@@ -47,17 +47,22 @@ func (d *Database[Tx]) Append(ctx context.Context, tx Tx, messages []outbox.Mess
 	if err != nil {
 		return fmt.Errorf("postgres: write events: %w", err)
 	}
-	for looked := !d.home.Load(); ; looked = true {
+	known, _ := d.home.Load().(string)
+	for looked := known == ""; ; looked = true {
 		if looked {
-			if err := d.lookHome(ctx, r); err != nil {
+			unmoved, err := d.lookHome(ctx, r)
+			if err != nil {
 				return appendError(ctx, err)
+			}
+			if known != "" && unmoved == known {
+				break // It was not restored: a trigger of the user's let no row pass, and must not see them twice.
 			}
 		}
 		written, err := r.exec(ctx, d.sql(statement), append(args, looked)...)
 		if err != nil {
 			return appendError(ctx, err)
 		}
-		if written > 0 || looked { // else it was restored since the last look
+		if written > 0 || looked {
 			break
 		}
 	}

@@ -19,7 +19,11 @@ const unmovedSQL = `(SELECT pg_catalog.bool_and(c.xmin = c.xid::xid) FROM {schem
 
 const askHomeSQL = `SELECT ` + homeSQL
 
-const lookHomeSQL = askHomeSQL + `, coalesce(` + unmovedSQL + `, false)`
+// lookHomeSQL also returns the row itself if unmovedSQL is true of it, else an empty text. No
+// other is the same: a row that a dump brought to another cluster has another system_identifier
+// once that cluster has adopted the log.
+const lookHomeSQL = askHomeSQL + `, coalesce((
+	SELECT pg_catalog.min(pg_catalog.concat(c.system_identifier, ' ', c.xid)) FROM {schema}.outbox_cluster c WHERE c.xmin = c.xid::xid), '')`
 
 func (d *Database[Tx]) isHome(ctx context.Context, r runner) (home bool, err error) {
 	err = r.query(ctx, query{d.sql(askHomeSQL), nil, func(row scanner) error { return row.Scan(&home) }})
@@ -27,16 +31,19 @@ func (d *Database[Tx]) isHome(ctx context.Context, r runner) (home bool, err err
 }
 
 // lookHome returns outbox.ErrRestored like refuseRestored, and notes whether unmovedSQL can tell
-// from now on. A process that goes on while its database is lost, restored elsewhere and found there
-// under the old address must notice.
-func (d *Database[Tx]) lookHome(ctx context.Context, r runner) error {
-	home, unmoved := false, false
-	err := r.query(ctx, query{d.sql(lookHomeSQL), nil, func(row scanner) error { return row.Scan(&home, &unmoved) }})
-	d.home.Store(err == nil && home && unmoved)
+// from now on, and of which row; unmoved is empty if it can't. A process that goes on while its
+// database is lost, restored elsewhere and found there under the old address must notice.
+func (d *Database[Tx]) lookHome(ctx context.Context, r runner) (unmoved string, err error) {
+	home := false
+	err = r.query(ctx, query{d.sql(lookHomeSQL), nil, func(row scanner) error { return row.Scan(&home, &unmoved) }})
 	if err == nil && !home {
 		err = d.restoredError()
 	}
-	return err
+	if err != nil {
+		unmoved = ""
+	}
+	d.home.Store(unmoved)
+	return unmoved, err
 }
 
 // refuseRestored returns outbox.ErrRestored if the log was restored from another

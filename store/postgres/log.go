@@ -18,9 +18,9 @@ var (
 // outboxLog is what a process knows of the log.
 type outboxLog struct {
 	appended outbox.Signal
-	// home: the log was written in this cluster when somebody looked, and a statement
-	// can tell that it is still the one, see lookHome.
-	home   atomic.Bool
+	// home is a string. Not empty: the log was written in this cluster when somebody looked,
+	// and a statement can tell that it is still the one, see lookHome.
+	home   atomic.Value
 	floors floors
 	// registered is what each relay was registered with here, by name.
 	registered sync.Map
