@@ -79,7 +79,8 @@ type RelayStore interface { //nolint:interfacebloat // one method for each thing
 	// of them, and deletes those that every relay has passed, that none has set
 	// aside, and that are older than the longest Retention of the relays. What must
 	// stay keeps nothing else: the next step goes on behind it. A pass ends with
-	// the log, and at events that are all too young. If another PruneLog is
+	// the log, and at events that are all too young, but not at those of a clock that
+	// was ahead of what it is now. If another PruneLog is
 	// at work anywhere on this store it looks at nothing. A relay of which no
 	// instance has had a lease for longer than abandonAfter holds up nothing but what
 	// it has set aside, and is reported. Times in which no relay of the log had one

@@ -20,7 +20,8 @@ ORDER BY r.name`
 // pruneLogSQL looks at events one after the other and deletes those that are old enough
 // and that nobody needs. By parts:
 //
-//	looked   the next ones, by the index outbox_pkey
+//	looked   the next ones, by the index outbox_pkey. Those ahead of the clock, which was
+//	         ahead once, do not say that what is behind them is young
 //	kept     of those that are old enough: what the lane of some relay has not passed, by all
 //	         lanes at once, and what is set aside, by aside_number
 //	deleted  the rest, by outbox_pkey
@@ -30,7 +31,7 @@ const pruneLogSQL = `
 WITH looked AS MATERIALIZED (
 	SELECT o.number, o.xid, o.slot, o.created_at < (
 			SELECT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.max(r.retention) FROM {schema}.relay r
-		) AS old
+		) AS old, o.created_at > pg_catalog.clock_timestamp() AS ahead
 	FROM (SELECT n.number, n.xid, n.slot, n.created_at FROM {schema}.outbox n WHERE n.number > $1::bigint ORDER BY n.number LIMIT {limit}) o
 	ORDER BY o.number LIMIT $2::bigint
 ), kept AS MATERIALIZED (
@@ -43,7 +44,7 @@ WITH looked AS MATERIALIZED (
 		SELECT e.number FROM looked e WHERE e.old AND e.number NOT IN (SELECT k.number FROM kept k)))
 	RETURNING number
 )
-SELECT pg_catalog.count(*), coalesce(pg_catalog.max(e.number), 0), coalesce(pg_catalog.bool_or(e.old), false),
+SELECT pg_catalog.count(*), coalesce(pg_catalog.max(e.number), 0), coalesce(pg_catalog.bool_or(e.old OR e.ahead), false),
 	(SELECT pg_catalog.count(*) FROM deleted)
 FROM looked e`
 
@@ -75,12 +76,12 @@ func (d *Database[Tx]) PruneLog(ctx context.Context, after int64, limit int, aba
 			return err
 		}
 		var last int64
-		var someOld bool
+		var goesOn bool
 		statement := d.sql(strings.NewReplacer("{limit}", planLimit(limit)).Replace(pruneLogSQL))
 		err = r.query(ctx, query{statement, []any{after, int64(limit), abandoned.String()}, func(row scanner) error {
-			return row.Scan(&pruned.Looked, &last, &someOld, &pruned.Events)
+			return row.Scan(&pruned.Looked, &last, &goesOn, &pruned.Events)
 		}})
-		if pruned.Next = 0; someOld && pruned.Looked == limit {
+		if pruned.Next = 0; goesOn && pruned.Looked == limit {
 			pruned.Next = last
 		}
 		return err

@@ -20,15 +20,17 @@ WHERE coalesce(r.seen_at, r.created_at) < min(` + now + `, ` + lastRun + `) - ?1
 // prunable looks at the events behind ?2, at most ?3 of them, by the primary key. Each
 // is old enough or not (without relays none is), and may go or not: whether some lane
 // has not passed it, and whether it is set aside, is looked up in the primary keys, for each relay.
+// Those ahead of the clock, which was ahead once, do not say that what is behind them is young.
 const prunable = `
-SELECT e.number, e.old, e.old
+SELECT e.number, e.old OR e.ahead, e.old
   AND NOT EXISTS (
     SELECT 1 FROM onceward_relay AS r CROSS JOIN onceward_relay_lane AS l ON l.relay = r.name AND l.lane = e.slot % r.lanes
     WHERE l.last < e.number AND r.name NOT IN (` + abandoned + `))
   AND NOT EXISTS (SELECT 1 FROM onceward_relay AS r CROSS JOIN onceward_aside AS a ON a.relay = r.name AND a.number = e.number)
 FROM (
     SELECT number, onceward_slot(key, number) AS slot,
-        coalesce(created_at <= ` + now + ` - (SELECT max(retention) FROM onceward_relay), 0) AS old
+        coalesce(created_at <= ` + now + ` - (SELECT max(retention) FROM onceward_relay), 0) AS old,
+        created_at > ` + now + ` AS ahead
     FROM onceward_event WHERE number > ?2 ORDER BY number LIMIT ?3) AS e
 ORDER BY e.number`
 
@@ -94,19 +96,19 @@ func lookForPrunable(ctx context.Context, tx *sql.Tx, after int64, limit int, ab
 	}
 	defer func() { _ = rows.Close() }()
 	var last int64
-	someOld := false
+	goesOn := false
 	for rows.Next() {
-		var old, mayGo bool
-		if err := rows.Scan(&last, &old, &mayGo); err != nil {
+		var oldOrAhead, mayGo bool
+		if err := rows.Scan(&last, &oldOrAhead, &mayGo); err != nil {
 			return step, err
 		}
 		step.Looked++
-		someOld = someOld || old
+		goesOn = goesOn || oldOrAhead
 		if mayGo {
 			step.prunable = append(step.prunable, last)
 		}
 	}
-	if someOld && step.Looked == limit {
+	if goesOn && step.Looked == limit {
 		step.Next = last
 	}
 	return step, rows.Err()

@@ -58,6 +58,22 @@ func pruneLogRules[Tx any]() []outboxRule[Tx] {
 			a.wantCaughtUp("open")
 			f.wantPruned(100, 2-pruned.Events)
 		}},
+		{"EventsOfAClockThatWasAheadHoldUpNoneBehindThem", func(f *outboxFixture[Tx]) {
+			a := f.start("a", registration())
+			f.append(numbered("ahead", 3, 3)...)
+			a.catchUp()
+			f.db.Age(f.T, -365*24*time.Hour)
+			f.append(eventOf("a", "k"))
+			a.catchUp()
+			f.db.Age(f.T, old)
+			first, err := f.store.PruneLog(f.Context(), 0, 3, abandonAfter)
+			f.must("prune", err)
+			second, err := f.store.PruneLog(f.Context(), first.Next, 3, abandonAfter)
+			f.must("prune", err)
+			if first.Events != 0 || second.Events != 1 {
+				f.Errorf("pruned %+v, then %+v", first, second)
+			}
+		}},
 		{"LongestRetentionCounts", func(f *outboxFixture[Tx]) {
 			long := registration()
 			long.Relay, long.Retention = "long", 72*time.Hour
