@@ -147,12 +147,12 @@ func TestDatabaseRestartSpendsNoAttempts(t *testing.T) {
 		w := newWriters(t, url)
 		w.outages = true
 		ctx, cancel := context.WithCancel(t.Context())
-		var load sync.WaitGroup
+		var load, second sync.WaitGroup
 		for range 3 {
 			random := newRandom(random.Uint64())
 			load.Go(func() {
 				for ctx.Err() == nil {
-					if err := w.transaction(ctx, random); err != nil {
+					if err := w.transaction(ctx, random, &second); err != nil {
 						pause(ctx, 10*time.Millisecond)
 					}
 				}
@@ -165,7 +165,7 @@ func TestDatabaseRestartSpendsNoAttempts(t *testing.T) {
 		eventually(t, "the outage", func() bool { return n.of(outbox.NoticeOutage) > outages })
 		cancel()
 		load.Wait()
-		w.second.Wait()
+		second.Wait()
 		server.Start()
 		before = published.journal.distinct()
 		back := time.Now()

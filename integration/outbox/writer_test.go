@@ -50,8 +50,6 @@ type writers struct {
 	outages bool
 
 	committed, aborted, prepared, savepoints atomic.Int64
-
-	second sync.WaitGroup // ends prepared transactions
 }
 
 // newWriters needs newDatabase. Connections go through a pool of their own.
@@ -83,7 +81,7 @@ func newCluster(t testing.TB) *stack.PostgresServer {
 // run has n goroutines carry out random transactions until each has done so many, or ctx ends.
 func (w *writers) run(ctx context.Context, random *rand.Rand, n, transactions int) {
 	w.t.Helper()
-	var all sync.WaitGroup
+	var all, second sync.WaitGroup
 	for range n {
 		random := newRandom(random.Uint64())
 		all.Go(func() {
@@ -91,7 +89,7 @@ func (w *writers) run(ctx context.Context, random *rand.Rand, n, transactions in
 				if ctx.Err() != nil {
 					return
 				}
-				if err := w.transaction(ctx, random); err != nil && ctx.Err() == nil {
+				if err := w.transaction(ctx, random, &second); err != nil && ctx.Err() == nil {
 					w.t.Errorf("writer: %v", err)
 					return
 				}
@@ -99,12 +97,12 @@ func (w *writers) run(ctx context.Context, random *rand.Rand, n, transactions in
 		})
 	}
 	all.Wait()
-	w.second.Wait()
+	second.Wait()
 }
 
 // transaction is one of a service: it begins, takes its xid now or later, locks keys one after the other, publishes, changes
-// its mind about parts, and ends in one of four ways.
-func (w *writers) transaction(ctx context.Context, random *rand.Rand) error {
+// its mind about parts, and ends in one of four ways. What ends a prepared one is added to second.
+func (w *writers) transaction(ctx context.Context, random *rand.Rand, second *sync.WaitGroup) error {
 	tx, err := w.pool.Begin(ctx)
 	if err != nil {
 		return err
@@ -134,7 +132,7 @@ func (w *writers) transaction(ctx context.Context, random *rand.Rand) error {
 		w.aborted.Add(1)
 		return tx.Rollback(ctx)
 	case 2:
-		return w.prepare(ctx, random, tx)
+		return w.prepare(ctx, random, tx, second)
 	default:
 		w.committed.Add(1)
 		return tx.Commit(ctx)
@@ -245,7 +243,7 @@ func (w *writers) loose(ctx context.Context, random *rand.Rand, tx pgx.Tx) error
 
 // prepare is the first phase of a two-phase commit; the second one comes later, from another connection, and may be a
 // rollback. Until then the keys stay locked.
-func (w *writers) prepare(ctx context.Context, random *rand.Rand, tx pgx.Tx) error {
+func (w *writers) prepare(ctx context.Context, random *rand.Rand, tx pgx.Tx, second *sync.WaitGroup) error {
 	gid := fmt.Sprintf("writer-%016x", random.Uint64())
 	if _, err := tx.Exec(ctx, `PREPARE TRANSACTION '`+gid+`'`); err != nil {
 		return fmt.Errorf("prepare: %w", err)
@@ -256,7 +254,7 @@ func (w *writers) prepare(ctx context.Context, random *rand.Rand, tx pgx.Tx) err
 		end = `ROLLBACK PREPARED '` + gid + `'`
 	}
 	later := time.Duration(random.Int64N(int64(40 * time.Millisecond)))
-	w.second.Go(func() {
+	second.Go(func() {
 		pause(ctx, later)
 		if _, err := w.pool.Exec(context.WithoutCancel(ctx), end); err != nil && !w.outages {
 			w.t.Errorf("%s: %v", end, err)
